@@ -1,0 +1,250 @@
+#pragma once
+
+// Everything that a user can set, as plain structs: one per section of the configuration file. Each
+// field's range and meaning stand in describe.cpp (`millrace options` prints them); the defaults are
+// here. Times are in seconds.
+
+#include "runtime/messages.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+// -- choices: in the file they are strings, listed by names() in the enumerators' order -----------
+
+/// What happens to a rollout whose oldest token would exceed η when it is trained on.
+enum class over_bound : std::uint8_t { mask, drop, wait };
+constexpr std::array<std::string_view, 3> names(over_bound) { return {"mask", "drop", "wait"}; }
+
+/// What a generator does with the KV cache of running sequences when it takes new weights.
+enum class kv_policy : std::uint8_t { recompute, keep };
+constexpr std::array<std::string_view, 2> names(kv_policy) { return {"recompute", "keep"}; }
+
+/// Where new weights are received: beside the current ones, or into them while decoding pauses.
+enum class staging_mode : std::uint8_t { double_buffer, in_place };
+constexpr std::array<std::string_view, 2> names(staging_mode) { return {"double", "inplace"}; }
+
+enum class weight_dtype : std::uint8_t { fp32, bf16, int8 };
+constexpr std::array<std::string_view, 3> names(weight_dtype) { return {"fp32", "bf16", "int8"}; }
+
+enum class replay_order : std::uint8_t { oldest };
+constexpr std::array<std::string_view, 1> names(replay_order) { return {"oldest"}; }
+
+/// Where the log-probs of the proximal policy come from.
+enum class old_logits_source : std::uint8_t { recompute, behaviour };
+constexpr std::array<std::string_view, 2> names(old_logits_source) {
+  return {"recompute", "behaviour"};
+}
+
+/// How per-token losses become one number (vectors/README.md, `agg`).
+enum class loss_aggregation : std::uint8_t {
+  token_mean, seq_mean_token_mean, seq_mean_token_sum, fixed_length, sum_over_const
+};
+constexpr std::array<std::string_view, 5> names(loss_aggregation) {
+  return {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length",
+          "sum_over_const"};
+}
+
+enum class kl_place : std::uint8_t { loss, reward };
+constexpr std::array<std::string_view, 2> names(kl_place) { return {"loss", "reward"}; }
+
+enum class kl_estimator : std::uint8_t { k1, k2, k3 };
+constexpr std::array<std::string_view, 3> names(kl_estimator) { return {"k1", "k2", "k3"}; }
+
+enum class kl_reference : std::uint8_t { none, initial };
+constexpr std::array<std::string_view, 2> names(kl_reference) { return {"none", "initial"}; }
+
+enum class sync_transport : std::uint8_t { local, ucx };
+constexpr std::array<std::string_view, 2> names(sync_transport) { return {"local", "ucx"}; }
+
+enum class log_level : std::uint8_t { debug, info, warning, error };
+constexpr std::array<std::string_view, 4> names(log_level) {
+  return {"debug", "info", "warning", "error"};
+}
+
+// -- sections --------------------------------------------------------------------------------------
+
+struct run_settings {
+  std::string dir; ///< empty: a fresh folder under runs/, named after the configuration and the time
+  std::int32_t steps = 100;
+  std::int32_t checkpoint_every = 50; ///< training steps; 0: only at the end
+  std::int32_t keep_checkpoints = 2;
+  std::int32_t eval_every = 0; ///< training steps; 0: only before and after
+  std::int32_t log_every = 1;
+};
+
+/// Of a model made from scratch. Ignored where model.path names a folder.
+struct architecture_settings {
+  std::int32_t layers = 4;
+  std::int32_t hidden = 128;
+  std::int32_t heads = 4;
+  std::int32_t kv_heads = 2;
+  std::int32_t intermediate = 352;
+  std::int32_t max_positions = 128;
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-6;
+  bool tie_embeddings = true;
+};
+
+struct model_settings {
+  std::string path; ///< a Hugging Face folder; empty: made from scratch by `architecture`
+  architecture_settings architecture;
+};
+
+struct tokenizer_settings {
+  std::string alphabet; ///< empty: printable ASCII and newline
+};
+
+/// The built-in arithmetic tasks.
+struct arithmetic_settings {
+  std::int32_t max_operand = 99;
+  std::string operations = "+-";
+  std::int32_t terms = 2;
+  bool words = true; ///< half of the tasks are written in words
+};
+
+struct data_settings {
+  std::string source = "arithmetic"; ///< arithmetic, jsonl, or a plugin's name
+  std::string file;                  ///< of the source jsonl
+  std::string question_field = "question";
+  std::string answer_field = "answer";
+  std::string prompt_template = "{question}"; ///< `data.template` in the file
+  double held_out = 200; ///< prompts kept from training: below 1 a fraction, from 1 a count
+  bool shuffle = true;
+  arithmetic_settings arithmetic;
+};
+
+struct rollout_settings {
+  std::int32_t eta = 2;         ///< η: the largest staleness that may be trained on
+  std::int32_t batch_size = 64; ///< B: rollouts that a training step consumes
+  std::int32_t group_size = 8;  ///< n: answers to each prompt
+  std::int32_t max_concurrent = 256;
+  millrace::over_bound over_bound = millrace::over_bound::mask;
+  bool filter_zero_variance = false; ///< groups whose rewards are all equal teach nothing
+  std::int32_t max_attempts = 3;
+  double request_timeout_s = 120;
+  std::int32_t progress_every_tokens = 64;
+};
+
+struct generator_settings {
+  std::int32_t count = 1;
+  std::int32_t max_batch = 128;
+  std::int32_t threads = 1;
+  kv_policy kv = kv_policy::recompute;
+  staging_mode staging = staging_mode::double_buffer;
+  weight_dtype dtype = weight_dtype::fp32;
+  std::int64_t kv_cache_tokens = 0; ///< 0: enough for max_batch sequences of full length
+};
+
+struct reward_settings {
+  std::string kind = "numeric";
+  std::int32_t workers = 2;
+  double timeout_s = 10;
+  double correct = 1;
+  double wrong = 0;
+  nlohmann::json params = nlohmann::json::object(); ///< for the kind; validated by it
+};
+
+struct replay_settings {
+  std::int32_t capacity = 0; ///< rollouts; 0: (η + 1)·B, the least that can't block admission
+  replay_order order = replay_order::oldest;
+};
+
+/// A function by name with its own parameters, which it validates itself.
+struct named_settings {
+  std::string name;
+  nlohmann::json params = nlohmann::json::object();
+};
+
+struct kl_settings {
+  double coefficient = 0; ///< 0: off
+  kl_estimator estimator = kl_estimator::k3;
+  kl_place place = kl_place::loss; ///< `algorithm.kl.in` in the file
+  kl_reference reference = kl_reference::none;
+};
+
+struct algorithm_settings {
+  named_settings loss{"decoupled_ppo"};
+  named_settings advantage{"grpo"};
+  old_logits_source old_logits = old_logits_source::recompute;
+  loss_aggregation aggregation = loss_aggregation::token_mean;
+  kl_settings kl;
+};
+
+struct trainer_settings {
+  double lr = 1e-3;
+  std::int32_t lr_warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double grad_clip = 1.0; ///< global norm; 0: off
+  std::int32_t minibatches = 1;
+  std::int32_t epochs = 1;
+  std::int32_t micro_batch_tokens = 4096;
+  std::int32_t threads = 1;
+};
+
+/// Supervised warm-up on demonstrations, before the reinforcement learning.
+struct warmup_settings {
+  bool enabled = false;
+  std::int32_t steps = 200;
+  std::int32_t batch_size = 64;
+  double lr = 2e-3;
+  double target_accuracy = 0; ///< ends the warm-up when held-out accuracy reaches it; 0: never
+};
+
+struct eval_settings {
+  std::int32_t prompts = 200; ///< held-out prompts per evaluation; 0: all of them
+  std::int32_t samples = 1;
+  double temperature = 0;
+};
+
+struct weight_sync_settings {
+  sync_transport transport = sync_transport::local;
+  double timeout_s = 30;
+  std::int32_t retries = 3;
+  double lease_s = 60;
+};
+
+struct supervisor_settings {
+  std::int32_t max_restarts = 5;
+  double stall_report_s = 30;
+};
+
+struct log_settings {
+  log_level level = log_level::info;
+};
+
+struct settings {
+  std::uint64_t seed = 0;
+  bool deterministic = false;
+  run_settings run;
+  model_settings model;
+  tokenizer_settings tokenizer;
+  data_settings data;
+  rollout_settings rollout;
+  sampling_params sampling{.max_tokens = 32}; ///< its seed is the run's seed
+  generator_settings generator;
+  reward_settings reward;
+  replay_settings replay;
+  algorithm_settings algorithm;
+  trainer_settings trainer;
+  warmup_settings warmup;
+  eval_settings eval;
+  weight_sync_settings weight_sync;
+  supervisor_settings supervisor;
+  log_settings log;
+
+  /// Rollouts that the replay buffer holds, with the default resolved.
+  [[nodiscard]] std::int32_t replay_capacity() const {
+    return replay.capacity > 0 ? replay.capacity : (rollout.eta + 1) * rollout.batch_size;
+  }
+};
+
+} // namespace millrace
