@@ -1,0 +1,254 @@
+#include "trainer/batching.hpp"
+
+#include "runtime/error.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace millrace::trainer {
+
+namespace {
+
+/// A possible split of the items seen so far; the parts are kept by descending sum.
+struct differencing_state {
+  struct part {
+    std::int64_t sum = 0;
+    std::vector<std::size_t> items;
+  };
+  std::vector<part> parts;
+  std::size_t serial = 0; // breaks ties, so that the result depends on the input only
+
+  [[nodiscard]] std::int64_t spread() const { return parts.front().sum - parts.back().sum; }
+};
+
+struct smaller_spread {
+  bool operator()(const differencing_state& a, const differencing_state& b) const {
+    return a.spread() != b.spread() ? a.spread() < b.spread() : a.serial > b.serial;
+  }
+};
+
+/// Lays b's parts onto a's the other way round: its heaviest onto a's lightest.
+void absorb(differencing_state& a, differencing_state&& b) {
+  auto n = a.parts.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    auto& from = b.parts[n - 1 - i];
+    a.parts[i].sum += from.sum;
+    a.parts[i].items.insert(a.parts[i].items.end(), from.items.begin(), from.items.end());
+  }
+  std::stable_sort(a.parts.begin(), a.parts.end(),
+                   [](const auto& x, const auto& y) { return x.sum > y.sum; });
+}
+
+/// Indices by descending weight, ties by index.
+std::vector<std::size_t> heaviest_first(std::span<const std::int64_t> weights) {
+  std::vector<std::size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return weights[a] > weights[b]; });
+  return order;
+}
+
+void drop_empty_and_sort(partition& parts) {
+  std::erase_if(parts, [](const auto& p) { return p.empty(); });
+  for (auto& p : parts)
+    std::sort(p.begin(), p.end());
+}
+
+partition by_fewest_sequences(std::span<const std::int64_t> lengths, std::int64_t budget,
+                              std::size_t at_least) {
+  partition result(std::min(at_least, lengths.size()));
+  std::vector<std::int64_t> used(result.size(), 0);
+  for (auto i : heaviest_first(lengths)) {
+    auto best = result.size();
+    for (std::size_t b = 0; b < result.size(); ++b)
+      if (used[b] + lengths[i] <= budget
+          && (best == result.size() || result[b].size() < result[best].size()))
+        best = b;
+    if (best == result.size()) {
+      result.emplace_back();
+      used.push_back(0);
+    }
+    result[best].push_back(i);
+    used[best] += lengths[i];
+  }
+  drop_empty_and_sort(result);
+  return result;
+}
+
+bool fits(const partition& parts, std::span<const std::int64_t> lengths, std::int64_t budget) {
+  return std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
+    std::int64_t sum = 0;
+    for (auto i : part)
+      sum += lengths[i];
+    return sum <= budget;
+  });
+}
+
+/// The smallest number of balanced parts that fits, tried in up to eight sizes between the least
+/// conceivable and what the greedy rule needs; the greedy split itself when none of them does.
+partition by_differencing(std::span<const std::int64_t> lengths, std::int64_t budget,
+                          std::size_t at_least) {
+  auto greedy = by_fewest_sequences(lengths, budget, at_least);
+  auto total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  auto least = std::max({at_least, std::size_t{1},
+                         static_cast<std::size_t>((total + budget - 1) / budget)});
+  least = std::min(least, greedy.size());
+  auto stride = std::max<std::size_t>(1, (greedy.size() - least) / 8);
+  for (auto k = least; k <= greedy.size(); k += stride) {
+    auto parts = balanced_parts(lengths, k, false);
+    drop_empty_and_sort(parts);
+    if (fits(parts, lengths, budget))
+      return parts;
+  }
+  return greedy;
+}
+
+/// Uniform enough for shuffling, and the same everywhere (unlike std::shuffle).
+class splitmix {
+public:
+  explicit splitmix(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t operator()() {
+    auto z = (state_ += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+
+private:
+  std::uint64_t state_;
+};
+
+} // namespace
+
+std::int32_t training_sequence::sampled() const {
+  return static_cast<std::int32_t>(
+    std::count_if(versions.begin(), versions.end(), [](auto v) { return v >= 0; }));
+}
+
+std::vector<training_sequence> training_sequences(std::span<const scored_group> groups) {
+  std::vector<training_sequence> result;
+  std::int32_t index = 0;
+  for (const auto& group : groups) {
+    if (group.rollouts.empty())
+      continue;
+    for (const auto& r : group.rollouts) {
+      ensure(r.tokens.size() == r.behaviour_logp.size() && r.tokens.size() == r.versions.size(),
+             [&] {
+               return "rollout " + to_string(r.id) + " has " + std::to_string(r.tokens.size())
+                      + " tokens, " + std::to_string(r.behaviour_logp.size()) + " log-probs, "
+                      + std::to_string(r.versions.size()) + " versions";
+             });
+      ensure(r.versions.empty() || r.versions.front() < 0,
+             [&] { return "rollout " + to_string(r.id) + ": its first token claims a version"; });
+      result.push_back({r.id, index, r.reward, r.tokens, r.behaviour_logp, r.versions});
+    }
+    ++index;
+  }
+  return result;
+}
+
+packed_sequences pack(std::span<const training_sequence> sequences,
+                      std::span<const std::size_t> which) {
+  packed_sequences p;
+  for (auto s : which) {
+    const auto& seq = sequences[s];
+    auto base = static_cast<std::int64_t>(p.tokens.size());
+    for (std::size_t i = 0; i + 1 < seq.tokens.size(); ++i) {
+      p.tokens.push_back(seq.tokens[i]);
+      p.positions.push_back(static_cast<std::int64_t>(i));
+      if (seq.versions[i + 1] >= 0) {
+        p.rows.push_back(base + static_cast<std::int64_t>(i));
+        p.targets.push_back(seq.tokens[i + 1]);
+        p.behaviour_logp.push_back(seq.behaviour_logp[i + 1]);
+        p.versions.push_back(seq.versions[i + 1]);
+      }
+    }
+    p.cu_seqlens.push_back(static_cast<std::int32_t>(p.tokens.size()));
+    p.sampled_cu_seqlens.push_back(static_cast<std::int32_t>(p.rows.size()));
+  }
+  return p;
+}
+
+partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t token_budget,
+                        packing_rule rule, std::size_t at_least) {
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] > token_budget)
+      throw user_error("sequence " + std::to_string(i) + " of the training batch has "
+                       + std::to_string(lengths[i])
+                       + " tokens, but a micro-batch may hold "
+                       + std::to_string(token_budget)
+                       + ": raise trainer.micro_batch_tokens to " + std::to_string(lengths[i])
+                       + " or more, or lower the longest prompt or answer allowed");
+  if (lengths.empty())
+    return {};
+  return rule == packing_rule::karmarkar_karp
+           ? by_differencing(lengths, token_budget, at_least)
+           : by_fewest_sequences(lengths, token_budget, at_least);
+}
+
+partition balanced_parts(std::span<const std::int64_t> weights, std::size_t parts,
+                         bool equal_counts) {
+  ensure(parts > 0, "balanced_parts: no parts");
+  // A state starts with one item (the rest of its parts empty) or, for equal counts, with one item
+  // in every part: laying states onto each other then keeps the counts equal.
+  auto per_state = equal_counts ? parts : std::size_t{1};
+  auto order = heaviest_first(weights);
+  std::vector<differencing_state> heap; // the largest spread on top
+  for (std::size_t at = 0; at < order.size(); at += per_state) {
+    differencing_state s;
+    s.parts.resize(parts);
+    s.serial = at;
+    for (std::size_t j = 0; j < per_state && at + j < order.size(); ++j)
+      s.parts[j] = {weights[order[at + j]], {order[at + j]}};
+    heap.push_back(std::move(s));
+  }
+  if (heap.empty())
+    return partition(parts);
+  std::make_heap(heap.begin(), heap.end(), smaller_spread{});
+  while (heap.size() > 1) {
+    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
+    auto a = std::move(heap.back());
+    heap.pop_back();
+    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
+    absorb(a, std::move(heap.back()));
+    heap.back() = std::move(a);
+    std::push_heap(heap.begin(), heap.end(), smaller_spread{});
+  }
+  partition result;
+  for (auto& p : heap.front().parts)
+    result.push_back(std::move(p.items));
+  for (auto& p : result)
+    std::sort(p.begin(), p.end());
+  return result;
+}
+
+partition minibatches(std::span<const training_sequence> sequences, std::size_t count,
+                      std::uint64_t seed) {
+  if (sequences.empty())
+    return {};
+  auto groups = static_cast<std::size_t>(sequences.back().group) + 1;
+  std::vector<std::size_t> shuffled(groups);
+  std::iota(shuffled.begin(), shuffled.end(), std::size_t{0});
+  splitmix random{seed};
+  for (auto i = groups; i > 1; --i)
+    std::swap(shuffled[i - 1], shuffled[random() % i]);
+
+  std::vector<std::int64_t> tokens(groups, 0);
+  for (const auto& s : sequences)
+    tokens[static_cast<std::size_t>(s.group)] += static_cast<std::int64_t>(s.tokens.size());
+  std::vector<std::int64_t> weights(groups);
+  for (std::size_t i = 0; i < groups; ++i)
+    weights[i] = tokens[shuffled[i]];
+  auto split = balanced_parts(weights, std::min(std::max<std::size_t>(count, 1), groups), true);
+
+  std::vector<std::size_t> part_of(groups);
+  for (std::size_t p = 0; p < split.size(); ++p)
+    for (auto i : split[p])
+      part_of[shuffled[i]] = p;
+  partition result(split.size());
+  for (std::size_t s = 0; s < sequences.size(); ++s)
+    result[part_of[static_cast<std::size_t>(sequences[s].group)]].push_back(s);
+  return result;
+}
+
+} // namespace millrace::trainer
