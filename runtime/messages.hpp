@@ -47,7 +47,8 @@ struct rollout {
   std::vector<std::int32_t> versions; ///< that sampled the token; −1 for tokens not sampled
   finish_reason finish = finish_reason::none;
   std::string text;  ///< the answer as text, set when finished
-  float reward = 0;  ///< set by the reward worker
+  float reward = 0;     ///< set by the reward worker
+  bool correct = false; ///< set by the reward worker
   double started_at = 0;  ///< seconds on the run's clock
   double finished_at = 0;
 
@@ -97,6 +98,34 @@ struct scored_group {
   std::vector<rollout> rollouts;
 };
 
+/// rollout controller → reward worker: judge this answer.
+struct score_request {
+  rollout_id id;
+  prompt question;
+  std::string text; ///< the answer
+  finish_reason finish = finish_reason::none;
+};
+
+/// reward worker → rollout controller.
+struct score {
+  rollout_id id;
+  float reward = 0;
+  bool correct = false; ///< what accuracy counts, apart from how it is paid
+};
+
+/// replay buffer → rollout controller: may I hand these groups to the trainer at this version?
+struct claim_request {
+  version training_from;
+  std::vector<std::int64_t> take; ///< group ids, oldest first
+  std::vector<std::int64_t> drop; ///< groups beyond η that the buffer will not hand out
+};
+
+/// rollout controller → replay buffer.
+struct claim_reply {
+  version published; ///< what the controller knows; a claim for an older version is refused
+  std::vector<std::int64_t> granted; ///< all groups of the batch for this version, so far
+};
+
 // -- inspection: what is serialized, for every struct above ---------------------------------------
 
 template <class Inspector>
@@ -113,7 +142,7 @@ typename Inspector::result_type inspect(Inspector& f, sampling_params& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rollout& x) {
   return f(x.id, x.attempt, x.prompt_id, x.prompt_length, x.tokens, x.behaviour_logp, x.versions,
-           x.finish, x.text, x.reward, x.started_at, x.finished_at);
+           x.finish, x.text, x.reward, x.correct, x.started_at, x.finished_at);
 }
 
 template <class Inspector>
@@ -130,6 +159,26 @@ typename Inspector::result_type inspect(Inspector& f, swap_report& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, scored_group& x) {
   return f(x.group, x.question, x.rollouts);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, score_request& x) {
+  return f(x.id, x.question, x.text, x.finish);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, score& x) {
+  return f(x.id, x.reward, x.correct);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, claim_request& x) {
+  return f(x.training_from, x.take, x.drop);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, claim_reply& x) {
+  return f(x.published, x.granted);
 }
 
 } // namespace millrace
