@@ -21,7 +21,7 @@ struct stream_load {
   /// Releasing the batch at hand-out instead would turn η = 0 into η = 1.
   std::int64_t held = 0;
 
-  [[nodiscard]] std::int64_t outstanding() const { return running + held; }
+  [[nodiscard]] constexpr std::int64_t outstanding() const { return running + held; }
 };
 
 /// How many more rollouts may start: admit while outstanding < (η + 1)·B and running ≤
