@@ -1,0 +1,79 @@
+#pragma once
+
+#include "weightsync/layout.hpp"
+#include "weightsync/manifest.hpp"
+#include "weightsync/publisher_machine.hpp"
+#include "weightsync/transport.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace millrace::weightsync {
+
+struct publisher_options {
+  std::size_t slots = 2; ///< buffers: the current version's, and the one being filled
+  double lease_s = 10;   ///< how long a receiver may read without a sign of progress
+  std::size_t shard_bytes = std::size_t{1} << 20U; ///< at most
+  /// Type on the wire of each tensor; empty: as it is. f32 can go as bf16 or (2-D) as i8.
+  std::function<dtype(const placement&, dtype)> wire_type;
+  /// What receivers will ask for: shards are cut where these are, so that no receiver pulls a byte
+  /// that it doesn't need. May be empty.
+  std::vector<layout> readers;
+};
+
+/// What publishing cost.
+struct publish_report {
+  std::uint64_t bytes = 0;
+  double copy_s = 0;     ///< copy or conversion into the slot
+  double checksum_s = 0;
+};
+
+/// One trainer rank's side of weight sync: copies parameters into a free slot of registered memory,
+/// from which receivers read one-sidedly while training goes on. Thread-safe: one thread publishes,
+/// any may lease and release. `now` is in seconds on a clock that all callers share.
+class publisher {
+public:
+  /// `held`: what this rank publishes of which tensors. Allocates nothing yet.
+  publisher(transport& carrier, layout held, publisher_options options);
+  ~publisher();
+
+  /// Copies `tensors` (those that the layout names; f32 or bf16, host memory) and makes them the
+  /// current version. None, and nothing copied, when readers still hold every other slot.
+  std::optional<manifest> publish(version v, std::span<const tensor_view> tensors, double now,
+                                  publish_report* report = nullptr);
+  /// The manifest of the current version: for a receiver that joins late. None before the first.
+  [[nodiscard]] std::optional<manifest> current() const;
+  /// When publish() may succeed at the latest: `now` when it would already.
+  [[nodiscard]] double blocked_until(double now) const;
+
+  lease acquire(const std::string& receiver, version v, double now);
+  bool renew(lease_id id, double now);
+  bool release(lease_id id, double now);
+  void forget(const std::string& receiver, double now);
+  std::vector<held_lease> tick(double now);
+  void acknowledge(const std::string& receiver, version v);
+  [[nodiscard]] version acknowledged(const std::string& receiver) const;
+  [[nodiscard]] std::size_t active_leases() const;
+
+private:
+  struct packing;
+  void prepare(std::span<const tensor_view> tensors);
+  manifest fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
+                publish_report& report);
+
+  transport& carrier_;
+  layout held_;
+  publisher_options options_;
+  mutable std::mutex mutex_; // guards machine_ and current_
+  publisher_machine machine_;
+  std::optional<manifest> current_;
+  std::unique_ptr<packing> packing_; // used by the publishing thread only
+  std::vector<std::unique_ptr<exposed_memory>> slots_;
+};
+
+} // namespace millrace::weightsync
