@@ -1,0 +1,96 @@
+#pragma once
+
+#include "runtime/model/model_config.hpp"
+#include "runtime/model/tokenizer.hpp"
+#include "runtime/tensor_view.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace millrace::model {
+
+/// S sequences laid end to end without padding: N tokens in all. Attention never crosses from one
+/// to another.
+struct packed_batch {
+  at::Tensor tokens;    ///< [N] int64
+  at::Tensor positions; ///< [N] int64, each sequence from 0
+  std::vector<std::int32_t> cu_seqlens; ///< [S + 1]: 0, end of the first, …, N
+};
+
+/// Packs sequences given as plain vectors; empty ones are allowed.
+packed_batch pack(const std::vector<std::vector<std::int32_t>>& sequences);
+
+struct named_tensor {
+  std::string name;
+  at::Tensor value;
+};
+
+/// The decoder-only transformer as the trainer sees it: fp32 parameters that take gradients.
+///
+/// All parameters are views of one flat buffer (and, on request, all gradients of another), so that
+/// an optimizer, a norm or an average is one operation instead of one per tensor.
+class transformer {
+public:
+  /// Parameters are allocated and zero; call initialise() or load(). Throws user_error when the
+  /// configuration is impossible.
+  explicit transformer(model_config config);
+  ~transformer();
+  transformer(transformer&&) noexcept;
+  transformer& operator=(transformer&&) noexcept;
+
+  /// Random weights: the same seed gives the same bits on every machine.
+  void initialise(std::uint64_t seed);
+
+  /// Final hidden states after the last norm, [N, d]. Differentiable unless frozen or under
+  /// NoGradGuard. Throws invariant_error on a malformed batch.
+  [[nodiscard]] at::Tensor hidden(const packed_batch& batch) const;
+
+  /// [V, d]: logits are hidden · head_weightᵀ. The embedding where the head is tied.
+  [[nodiscard]] at::Tensor head_weight() const;
+
+  /// hidden · headᵀ, [N, V]. For tests and small batches; training uses token_logprobs.
+  [[nodiscard]] at::Tensor logits(const packed_batch& batch) const;
+
+  /// Leaves, in parameter_shapes() order. Update their values in place under NoGradGuard.
+  [[nodiscard]] const std::vector<named_tensor>& parameters() const;
+
+  /// The same memory without torch, for transfer and files.
+  [[nodiscard]] std::vector<tensor_view> views() const;
+
+  /// All parameters in one [P] tensor: the memory that parameters() are views of.
+  [[nodiscard]] at::Tensor flat() const;
+
+  /// Makes every parameter's gradient a view of one [P] tensor, zeroed, and returns it. Backward
+  /// then adds into it: zero it in place between steps, never reset the gradients.
+  at::Tensor flat_gradient();
+
+  /// Whether parameters take gradients (true at first).
+  void requires_gradient(bool on);
+
+  /// A copy with its own parameters; frozen, for reference and old policies.
+  [[nodiscard]] transformer frozen_copy() const;
+  /// Copies the other's values; both must have the same configuration.
+  void copy_from(const transformer& other);
+
+  [[nodiscard]] const model_config& config() const;
+
+private:
+  struct parts;
+  std::unique_ptr<parts> parts_;
+};
+
+/// A model folder with everything needed to train or generate.
+struct loaded_model {
+  transformer network;
+  std::unique_ptr<tokenizer> tokens; ///< null where the folder has no tokenizer.json
+};
+
+/// Reads config.json, safetensors and tokenizer. Throws user_error naming file and tensor.
+loaded_model load_model(const std::filesystem::path& folder);
+
+} // namespace millrace::model
