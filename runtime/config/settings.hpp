@@ -184,7 +184,7 @@ struct trainer_settings {
   double eps = 1e-8;
   double weight_decay = 0.0;
   double grad_clip = 1.0; ///< global norm; 0: off
-  std::int32_t minibatches = 1;
+  std::int32_t minibatches = 2;
   std::int32_t epochs = 1;
   std::int32_t micro_batch_tokens = 4096;
   std::int32_t threads = 1;

@@ -1,0 +1,228 @@
+// The one place where each option is declared: its name, range and meaning. Its default is the
+// field's initialiser in settings.hpp.
+
+#include "runtime/config/describe.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr double million = 1'000'000;
+
+} // namespace
+
+void describe(option_list& v, run_settings& s) {
+  v("dir", s.dir, "Run directory. Empty: a fresh one, runs/NAME-DATE-TIME");
+  v("steps", s.steps, in_range(0, 100 * million), "Training steps, each B rollouts");
+  v("checkpoint_every", s.checkpoint_every, in_range(0, 100 * million),
+    "Training steps between checkpoints; 0: one at the end only");
+  v("keep_checkpoints", s.keep_checkpoints, in_range(1, 10000),
+    "Checkpoints that are kept; older ones are deleted");
+  v("eval_every", s.eval_every, in_range(0, 100 * million),
+    "Training steps between evaluations on held-out prompts; 0: before and after only");
+  v("log_every", s.log_every, in_range(1, million), "Training steps per line on the screen");
+}
+
+void describe(option_list& v, architecture_settings& s) {
+  v("layers", s.layers, in_range(1, 1024), "Transformer blocks");
+  v("hidden", s.hidden, in_range(2, 65536), "Width of the residual stream");
+  v("heads", s.heads, in_range(1, 1024), "Query heads; hidden/heads must be even");
+  v("kv_heads", s.kv_heads, in_range(1, 1024), "Key and value heads; divides heads");
+  v("intermediate", s.intermediate, in_range(1, 1 << 20), "Width of the SwiGLU layer");
+  v("max_positions", s.max_positions, in_range(2, 1 << 24),
+    "Tokens of prompt and answer together, at most");
+  v("rope_theta", s.rope_theta, above(0), "Base of the rotary position embedding");
+  v("norm_eps", s.norm_eps, above_up_to(0, 0.1), "Added to the variance in RMSNorm");
+  v("tie_embeddings", s.tie_embeddings, "The output layer shares the embedding's weights");
+}
+
+void describe(option_list& v, model_settings& s) {
+  v("path", s.path, "Model folder to start from (config.json, safetensors, tokenizer). Empty: a "
+                    "model made from scratch by model.architecture");
+  v.section("architecture", s.architecture, "Shape of a model made from scratch");
+}
+
+void describe(option_list& v, tokenizer_settings& s) {
+  v("alphabet", s.alphabet, "Characters of the character tokenizer of a model made from scratch. "
+                            "Empty: printable ASCII and newline");
+}
+
+void describe(option_list& v, arithmetic_settings& s) {
+  v("max_operand", s.max_operand, in_range(1, million), "Largest number in a task");
+  v("operations", s.operations, "Operations used: characters among + - *");
+  v("terms", s.terms, in_range(2, 8), "Numbers in a task");
+  v("words", s.words, "Write half of the tasks in words");
+}
+
+void describe(option_list& v, data_settings& s) {
+  v("source", s.source, "Where prompts come from: \"arithmetic\" (made by the program), \"jsonl\" "
+                        "(data.file), or the name of a plugin's source");
+  v("file", s.file, "JSON-lines file of prompts, one object a line");
+  v("question_field", s.question_field, "Its field with the question");
+  v("answer_field", s.answer_field,
+    "Its field with the answer; where that has \"#### X\" or \\boxed{X}, X is the answer");
+  v("template", s.prompt_template, "What the model reads; {question} is replaced");
+  v("held_out", s.held_out, in_range(0, 100 * million),
+    "Prompts kept out of training for evaluation: below 1 a fraction, from 1 a count");
+  v("shuffle", s.shuffle, "Draw prompts in a random order, a new one each pass");
+  v.section("arithmetic", s.arithmetic, "The built-in arithmetic tasks");
+}
+
+void describe(option_list& v, rollout_settings& s) {
+  v("eta", s.eta, in_range(0, 1024),
+    "η, the staleness bound: no token sampled more than η versions ago is trained on. 0 is "
+    "synchronous");
+  v("batch_size", s.batch_size, in_range(1, million),
+    "B: rollouts that a training step consumes; a multiple of group_size");
+  v("group_size", s.group_size, in_range(1, 4096), "n: answers sampled for each prompt");
+  v("max_concurrent", s.max_concurrent, in_range(1, million), "Rollouts being generated, at most");
+  v("over_bound", s.over_bound,
+    "A rollout with tokens beyond η at its training step: mask those tokens, drop the rollout, or "
+    "let the trainer wait for it before it publishes the version that would make it too old");
+  v("filter_zero_variance", s.filter_zero_variance,
+    "Don't train on groups whose rewards are all equal: their advantages are 0");
+  v("max_attempts", s.max_attempts, in_range(1, 1000),
+    "Attempts at a rollout, over generators that die, before its group fails");
+  v("request_timeout_s", s.request_timeout_s, above(0),
+    "Seconds without progress after which a rollout is taken from its generator");
+  v("progress_every_tokens", s.progress_every_tokens, in_range(1, million),
+    "Tokens after which a generator reports a partial rollout, from which it can be continued "
+    "elsewhere");
+}
+
+void describe(option_list& v, sampling_params& s) {
+  v("temperature", s.temperature, in_range(0, 100), "Divides the logits; 0: the likeliest token");
+  v("top_p", s.top_p, above_up_to(0, 1), "Nucleus: the likeliest tokens with this sum; 1: off");
+  v("top_k", s.top_k, in_range(0, million), "The k likeliest tokens; 0: off");
+  v("min_p", s.min_p, below(0, 1), "Tokens at least this likely, relative to the best; 0: off");
+  v("max_tokens", s.max_tokens, in_range(1, 1 << 24), "Generated tokens of a rollout, at most");
+  v("min_tokens", s.min_tokens, in_range(0, 1 << 24), "No end of sequence before this many");
+  v("ignore_eos", s.ignore_eos, "Go on to max_tokens whatever is sampled; for benchmarks");
+}
+
+void describe(option_list& v, generator_settings& s) {
+  v("count", s.count, in_range(1, 4096), "Generators");
+  v("max_batch", s.max_batch, in_range(1, 65536), "Sequences that one decodes at a time");
+  v("threads", s.threads, in_range(1, 1024), "Threads of each generator's tensor operations");
+  v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
+                "or kept");
+  v("staging", s.staging, "New weights are received beside the current ones (double), or into "
+                          "them while decoding pauses (inplace)");
+  v("dtype", s.dtype, "Precision of the generator's weights");
+  v("kv_cache_tokens", s.kv_cache_tokens, in_range(0, 1e12),
+    "Tokens that the cache holds; 0: enough for max_batch sequences of full length");
+}
+
+void describe(option_list& v, reward_settings& s) {
+  v("kind", s.kind, "What judges an answer: \"numeric\", \"exact\", or a plugin's name");
+  v("workers", s.workers, in_range(1, 4096), "Reward workers");
+  v("timeout_s", s.timeout_s, above(0), "Seconds after which judging an answer has failed");
+  v("correct", s.correct, any_number(), "Reward of a right answer");
+  v("wrong", s.wrong, any_number(), "Reward of a wrong answer");
+  v("params", s.params, "Parameters of the kind");
+}
+
+void describe(option_list& v, replay_settings& s) {
+  v("capacity", s.capacity, in_range(0, 100 * million),
+    "Rollouts that wait for training, at most; 0: (η + 1)·B");
+  v("order", s.order, "Which are handed out first");
+}
+
+void describe(option_list& v, named_settings& s) {
+  v("name", s.name, "Its name");
+  v("params", s.params, "Its parameters; their names are checked by it");
+}
+
+void describe(option_list& v, kl_settings& s) {
+  v("coefficient", s.coefficient, in_range(0, 1000), "β of the KL penalty; 0: off");
+  v("estimator", s.estimator, "x = log θ − log ref: k1 = x, k2 = x²/2, k3 = e^(−x) − 1 + x");
+  v("in", s.place, "Add the penalty to the loss, or subtract it from the reward");
+  v("reference", s.reference, "The policy to stay near: the one that training started from");
+}
+
+void describe(option_list& v, algorithm_settings& s) {
+  v.section("loss", s.loss, "The policy loss");
+  v.section("advantage", s.advantage, "The advantage estimator");
+  v("old_logits", s.old_logits,
+    "Log-probs of the proximal policy: recomputed at the start of each step (decoupled PPO), or "
+    "those that the generator reported");
+  v("aggregation", s.aggregation, "How per-token losses become one number");
+  v.section("kl", s.kl, "KL penalty towards a reference policy");
+}
+
+void describe(option_list& v, trainer_settings& s) {
+  v("lr", s.lr, in_range(0, 10), "Learning rate of AdamW");
+  v("lr_warmup_steps", s.lr_warmup_steps, in_range(0, 100 * million),
+    "Training steps over which it grows from 0");
+  v("beta1", s.beta1, below(0, 1), "Decay of the mean of gradients");
+  v("beta2", s.beta2, below(0, 1), "Decay of the mean of squared gradients");
+  v("eps", s.eps, above(0), "Added to the root of the latter");
+  v("weight_decay", s.weight_decay, in_range(0, 10), "Decoupled weight decay");
+  v("grad_clip", s.grad_clip, at_least(0), "Largest global norm of the gradient; 0: off");
+  v("minibatches", s.minibatches, in_range(1, 4096), "Optimiser steps per pass over a batch");
+  v("epochs", s.epochs, in_range(1, 1000), "Passes over each batch");
+  v("micro_batch_tokens", s.micro_batch_tokens, in_range(1, 1 << 30),
+    "Tokens of one forward and backward pass, at most; a longer sequence goes alone");
+  v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
+}
+
+void describe(option_list& v, warmup_settings& s) {
+  v("enabled", s.enabled, "Teach by demonstrations before the reinforcement learning");
+  v("steps", s.steps, in_range(0, 100 * million), "Optimiser steps");
+  v("batch_size", s.batch_size, in_range(1, million), "Demonstrations per step");
+  v("lr", s.lr, in_range(0, 10), "Learning rate");
+  v("target_accuracy", s.target_accuracy, in_range(0, 1),
+    "Stop early when held-out accuracy reaches this; 0: never");
+}
+
+void describe(option_list& v, eval_settings& s) {
+  v("prompts", s.prompts, in_range(0, 100 * million), "Held-out prompts used; 0: all of them");
+  v("samples", s.samples, in_range(1, 4096), "Answers per prompt; the accuracy is their mean");
+  v("temperature", s.temperature, in_range(0, 100), "0: the likeliest answer");
+}
+
+void describe(option_list& v, weight_sync_settings& s) {
+  v("transport", s.transport, "How generators fetch weights");
+  v("timeout_s", s.timeout_s, above(0), "Seconds that fetching a version may take");
+  v("retries", s.retries, in_range(0, 1000), "Further attempts after a failure");
+  v("lease_s", s.lease_s, above(0),
+    "Seconds that a reader may hold a published version before its buffer is taken back");
+}
+
+void describe(option_list& v, supervisor_settings& s) {
+  v("max_restarts", s.max_restarts, in_range(0, million),
+    "Restarts of any one actor before the run ends");
+  v("stall_report_s", s.stall_report_s, above(0),
+    "Seconds without a training step after which it is told who waits for whom");
+}
+
+void describe(option_list& v, log_settings& s) { v("level", s.level, "Least weight of a message"); }
+
+void describe(option_list& v, settings& s) {
+  v("seed", s.seed, at_least(0), "Of initialisation, data and sampling");
+  v("deterministic", s.deterministic,
+    "Same tokens and parameters, bit for bit, in every run; needs rollout.eta 0");
+  v.section("run", s.run, "Length of the run and what it leaves");
+  v.section("model", s.model, "The policy");
+  v.section("tokenizer", s.tokenizer, "Text to tokens");
+  v.section("data", s.data, "Prompts");
+  v.section("rollout", s.rollout, "Admission of rollouts, and their staleness");
+  v.section("sampling", s.sampling, "How answers are sampled in training");
+  v.section("generator", s.generator, "Generators");
+  v.section("reward", s.reward, "Judging answers");
+  v.section("replay", s.replay, "Finished groups that wait for training");
+  v.section("algorithm", s.algorithm, "Losses and advantages");
+  v.section("trainer", s.trainer, "The optimiser and its batches");
+  v.section("warmup", s.warmup, "Supervised warm-up before the reinforcement learning");
+  v.section("eval", s.eval, "Evaluation on held-out prompts");
+  v.section("weight_sync", s.weight_sync, "From the trainer to the generators");
+  v.section("supervisor", s.supervisor, "Restarts and stalls");
+  v.section("log", s.log, "Messages");
+}
+
+option_list options_of(settings& s) {
+  option_list list;
+  describe(list, s);
+  return list;
+}
+
+} // namespace millrace
