@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/config/settings.hpp"
 #include "runtime/messages.hpp"
 
 #include <nlohmann/json.hpp>
@@ -35,6 +36,11 @@ public:
                                                   const nlohmann::json& params
                                                   = nlohmann::json::object(),
                                                   const std::string& where = "reward.params");
+
+/// As the configuration asks: `kind` with `params`, where `correct` and `wrong` of the section hold
+/// unless the parameters say otherwise. Several rewards under "weighted" are paid as their own
+/// parameters say.
+[[nodiscard]] std::unique_ptr<reward> make_reward(const reward_settings& settings);
 
 [[nodiscard]] std::vector<std::string> reward_names();
 
