@@ -1,6 +1,7 @@
 #include "trainer/batching.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/random.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -103,21 +104,6 @@ partition by_differencing(std::span<const std::int64_t> lengths, std::int64_t bu
   return greedy;
 }
 
-/// Uniform enough for shuffling, and the same everywhere (unlike std::shuffle).
-class splitmix {
-public:
-  explicit splitmix(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
-    auto z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
-private:
-  std::uint64_t state_;
-};
-
 } // namespace
 
 std::int32_t training_sequence::sampled() const {
@@ -170,7 +156,7 @@ packed_sequences pack(std::span<const training_sequence> sequences,
 }
 
 partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t token_budget,
-                        packing_rule rule, std::size_t at_least) {
+                        micro_batch_packing rule, std::size_t at_least) {
   for (std::size_t i = 0; i < lengths.size(); ++i)
     if (lengths[i] > token_budget)
       throw user_error("sequence " + std::to_string(i) + " of the training batch has "
@@ -181,7 +167,7 @@ partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t toke
                        + " or more, or lower the longest prompt or answer allowed");
   if (lengths.empty())
     return {};
-  return rule == packing_rule::karmarkar_karp
+  return rule == micro_batch_packing::karmarkar_karp
            ? by_differencing(lengths, token_budget, at_least)
            : by_fewest_sequences(lengths, token_budget, at_least);
 }
@@ -229,9 +215,9 @@ partition minibatches(std::span<const training_sequence> sequences, std::size_t 
   auto groups = static_cast<std::size_t>(sequences.back().group) + 1;
   std::vector<std::size_t> shuffled(groups);
   std::iota(shuffled.begin(), shuffled.end(), std::size_t{0});
-  splitmix random{seed};
+  random_stream random{seed, stream_of("minibatches")};
   for (auto i = groups; i > 1; --i)
-    std::swap(shuffled[i - 1], shuffled[random() % i]);
+    std::swap(shuffled[i - 1], shuffled[random.below(i)]);
 
   std::vector<std::int64_t> tokens(groups, 0);
   for (const auto& s : sequences)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/config/settings.hpp"
 #include "runtime/messages.hpp"
 
 #include <cstddef>
@@ -44,17 +45,13 @@ packed_sequences pack(std::span<const training_sequence> sequences,
 /// Each part holds indices, ascending.
 using partition = std::vector<std::vector<std::size_t>>;
 
-enum class packing_rule : std::uint8_t {
-  fewest_sequences, ///< AReaL, algorithm 1: few micro-batches, quick
-  karmarkar_karp,   ///< as few as fit, with token counts as equal as differencing makes them
-};
-
 /// Micro-batches of at most `token_budget` tokens each, and `at_least` many of them (but never an
-/// empty one). fewest_sequences: the longest first, each into the fitting micro-batch with the
-/// fewest sequences; a new one is opened when none fits. Throws user_error when a single sequence
-/// exceeds the budget.
+/// empty one). fewest_sequences (AReaL, algorithm 1): the longest first, each into the fitting
+/// micro-batch with the fewest sequences; a new one is opened when none fits. karmarkar_karp: about
+/// as few as fit, with token counts as equal as differencing makes them. Throws user_error when a
+/// single sequence exceeds the budget.
 partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t token_budget,
-                        packing_rule rule, std::size_t at_least = 1);
+                        micro_batch_packing rule, std::size_t at_least = 1);
 
 /// Splits into `parts` parts of nearly equal weight, by the largest differencing method
 /// (Karmarkar and Karp, 1982). equal_counts: the parts' sizes differ by one at most. Parts may be

@@ -139,12 +139,26 @@ void describe(option_list& v, kl_settings& s) {
   v("reference", s.reference, "The policy to stay near: the one that training started from");
 }
 
+void describe(option_list& v, ewma_settings& s) {
+  v("window", s.window, in_range(0, million),
+    "W, in versions: the average decays by W/(W + 2) a step and so lies W/2 versions back");
+  v("reset_below", s.reset_below, in_range(0, 1),
+    "Start the average anew after a step that kept less than this share of its tokens; 0: never");
+  v("reset_rule", s.reset_rule,
+    "Tokens count as kept when no mask took them out, or when they were not clipped either");
+}
+
 void describe(option_list& v, algorithm_settings& s) {
   v.section("loss", s.loss, "The policy loss");
   v.section("advantage", s.advantage, "The advantage estimator");
   v("old_logits", s.old_logits,
-    "Log-probs of the proximal policy: recomputed at the start of each step (decoupled PPO), or "
-    "those that the generator reported");
+    "Log-probs of the proximal policy: recomputed at the start of each step (decoupled PPO), those "
+    "that the generator reported, an interpolation of these with the current ones, or those of an "
+    "average of the parameters");
+  v.section("ewma", s.ewma, "The average of old_logits \"ewma\"");
+  v("proxy_weight", s.proxy_weight, in_range(-1, 1),
+    "Weight of the generator's log-probs in loglinear and arithmetic; below 0: by each token's "
+    "version, 1/(staleness + 1)");
   v("aggregation", s.aggregation, "How per-token losses become one number");
   v.section("kl", s.kl, "KL penalty towards a reference policy");
 }
@@ -153,6 +167,8 @@ void describe(option_list& v, trainer_settings& s) {
   v("lr", s.lr, in_range(0, 10), "Learning rate of AdamW");
   v("lr_warmup_steps", s.lr_warmup_steps, in_range(0, 100 * million),
     "Training steps over which it grows from 0");
+  v("lr_schedule", s.lr_schedule, "What it does from then on, until run.steps");
+  v("lr_floor", s.lr_floor, in_range(0, 1), "Share of lr that linear and cosine end at");
   v("beta1", s.beta1, below(0, 1), "Decay of the mean of gradients");
   v("beta2", s.beta2, below(0, 1), "Decay of the mean of squared gradients");
   v("eps", s.eps, above(0), "Added to the root of the latter");
@@ -161,7 +177,10 @@ void describe(option_list& v, trainer_settings& s) {
   v("minibatches", s.minibatches, in_range(1, 4096), "Optimiser steps per pass over a batch");
   v("epochs", s.epochs, in_range(1, 1000), "Passes over each batch");
   v("micro_batch_tokens", s.micro_batch_tokens, in_range(1, 1 << 30),
-    "Tokens of one forward and backward pass, at most; a longer sequence goes alone");
+    "Tokens of one forward and backward pass, at most; no prompt with its answer may be longer");
+  v("packing", s.packing,
+    "Into micro-batches: each sequence, the longest first, to where the fewest are (AReaL), or as "
+    "equal as largest differencing makes them");
   v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
 }
 

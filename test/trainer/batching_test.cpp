@@ -60,7 +60,7 @@ rollout make_rollout(std::int64_t group, std::int32_t sample, std::int32_t promp
 } // namespace
 
 TEST_CASE("micro-batches hold every sequence once and never more than the budget") {
-  for (auto rule : {packing_rule::fewest_sequences, packing_rule::karmarkar_karp})
+  for (auto rule : {micro_batch_packing::fewest_sequences, micro_batch_packing::karmarkar_karp})
     for (unsigned seed = 0; seed < 400; ++seed) {
       std::mt19937 rng{seed};
       auto lengths = random_lengths(rng, 100);
@@ -77,7 +77,7 @@ TEST_CASE("micro-batches hold every sequence once and never more than the budget
         REQUIRE(weight(p, lengths) <= budget);
       }
       // Any two of AReaL's would not fit into one, or else the second had not been opened.
-      if (rule == packing_rule::fewest_sequences && at_least == 1)
+      if (rule == micro_batch_packing::fewest_sequences && at_least == 1)
         for (std::size_t a = 0; a < parts.size(); ++a)
           for (std::size_t b = a + 1; b < parts.size(); ++b)
             REQUIRE(weight(parts[a], lengths) + weight(parts[b], lengths) > budget);
@@ -89,7 +89,7 @@ TEST_CASE("AReaL's rule on a worked case") {
   // 9 opens a, 8 opens b, 5 opens c; 4 fits b and c, one sequence each: b; 3 fits a and c: a;
   // 2 and 1 fit c only.
   auto parts = micro_batches(std::vector<std::int64_t>{1, 2, 3, 4, 5, 8, 9}, 12,
-                             packing_rule::fewest_sequences);
+                             micro_batch_packing::fewest_sequences);
   REQUIRE(parts == partition{{2, 6}, {3, 5}, {0, 1, 4}});
 }
 
@@ -106,20 +106,20 @@ TEST_CASE("differencing balances better than the greedy rule") {
         most = std::max(most, weight(p, lengths));
       return most;
     };
-    greedy += heaviest(micro_batches(lengths, 1000, packing_rule::fewest_sequences));
-    balanced += heaviest(micro_batches(lengths, 1000, packing_rule::karmarkar_karp));
+    greedy += heaviest(micro_batches(lengths, 1000, micro_batch_packing::fewest_sequences));
+    balanced += heaviest(micro_batches(lengths, 1000, micro_batch_packing::karmarkar_karp));
   }
   REQUIRE(balanced < greedy);
 }
 
 TEST_CASE("a sequence above the budget is the user's error and says what to set") {
   std::vector<std::int64_t> lengths{10, 300, 20};
-  for (auto rule : {packing_rule::fewest_sequences, packing_rule::karmarkar_karp})
+  for (auto rule : {micro_batch_packing::fewest_sequences, micro_batch_packing::karmarkar_karp})
     REQUIRE_THROWS_WITH(micro_batches(lengths, 256, rule),
                         Catch::Contains("sequence 1") && Catch::Contains("300 tokens")
                           && Catch::Contains("trainer.micro_batch_tokens"));
-  REQUIRE(micro_batches(lengths, 300, packing_rule::fewest_sequences).size() == 2);
-  REQUIRE(micro_batches({}, 1, packing_rule::karmarkar_karp).empty());
+  REQUIRE(micro_batches(lengths, 300, micro_batch_packing::fewest_sequences).size() == 2);
+  REQUIRE(micro_batches({}, 1, micro_batch_packing::karmarkar_karp).empty());
 }
 
 TEST_CASE("balanced parts: all weights once, counts equal when asked, sums close") {

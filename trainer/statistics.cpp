@@ -1,0 +1,49 @@
+#include "trainer/statistics.hpp"
+
+namespace millrace::trainer {
+
+std::map<std::string, double> step_statistics::values() const {
+  auto count = [](std::int64_t n) { return static_cast<double>(n); };
+  std::map<std::string, double> v{
+    {"loss", loss},
+    {"kl_loss", kl_loss},
+    {"learning_rate", learning_rate},
+    {"rollouts", count(rollouts)},
+    {"groups", count(groups)},
+    {"reward_mean", reward_mean},
+    {"reward_std", reward_std},
+    {"zero_variance_groups", count(zero_variance_groups)},
+    {"advantage_abs_mean", advantage_abs_mean},
+    {"trained_tokens", count(trained_tokens)},
+    {"processed_tokens", count(processed_tokens)},
+    {"micro_batches", count(micro_batches)},
+    {"updates", count(updates)},
+    {"skipped_updates", count(skipped_updates)},
+    {"nonfinite_tokens", count(nonfinite_tokens)},
+    {"grad_norm", grad_norm},
+    {"clipped_updates", clipped_updates},
+    {"clip_fraction_positive", clip_fraction_positive},
+    {"clip_fraction_negative", clip_fraction_negative},
+    {"mask_fraction", mask_fraction},
+    {"entropy", entropy},
+    {"top1_fraction", top1_fraction},
+    {"ess", ess},
+    {"kl_infer_train", kl_infer_train},
+    {"kl_infer_train_k3", kl_infer_train_k3},
+    {"max_abs_prob_diff", max_abs_prob_diff},
+    {"kl_reference", kl_reference},
+    {"staleness_mean", staleness_mean},
+    {"staleness_max", count(staleness_max)},
+    {"ewma_reset", ewma_reset ? 1.0 : 0.0},
+    {"advantage_s", seconds.advantage},
+    {"old_logits_s", seconds.old_logits},
+    {"forward_backward_s", seconds.forward_backward},
+    {"optimizer_s", seconds.optimizer},
+    {"step_s", seconds.total},
+  };
+  for (const auto& [route, tokens] : old_logits_served)
+    v["old_logits_" + route] = count(tokens);
+  return v;
+}
+
+} // namespace millrace::trainer
