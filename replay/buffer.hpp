@@ -2,7 +2,7 @@
 
 #include "replay/batch.hpp"
 #include "replay/group_set.hpp"
-#include "runtime/config/settings.hpp"
+#include "runtime/config/settings.hpp" // over_bound
 #include "runtime/messages.hpp"
 
 #include <map>
@@ -22,6 +22,7 @@ struct buffer_options {
   /// could find no room for it, so `over_bound: wait` asks for at least as much.
   std::int64_t capacity = 1;
   std::int64_t batch_size = 1; ///< B: rollouts per training step
+  std::int64_t group_size = 1; ///< n: rollouts in a group, at most
   std::int32_t eta = 0;        ///< η: the largest staleness that may be trained on
   millrace::over_bound over_bound = millrace::over_bound::mask;
 
@@ -76,8 +77,9 @@ struct buffer_counters {
 /// O(tokens of the group + log n), hand_out O(B log n).
 ///
 /// Order: a group is as old as the oldest sampled token in it; ties go by group id. A batch consists
-/// of whole groups, because the members of a group are compared with one another: it has exactly B
-/// rollouts where B is a multiple of the group size, else as many whole groups as fit into B.
+/// of whole groups, because the members of a group are compared with one another: the oldest ones as
+/// long as they fit into B. It is ready when no further group of n would fit, so it has exactly B
+/// rollouts where all groups have n and B is a multiple of n.
 ///
 /// η is enforced per token at hand-out, from version v on, by `over_bound`:
 ///   mask  tokens older than v − η are named in the batch and must not reach the loss. A group in
@@ -152,7 +154,7 @@ private:
   };
   using key = std::pair<std::int32_t, std::int64_t>; ///< oldest version, group id
 
-  [[nodiscard]] static entry make_entry(scored_group group);
+  [[nodiscard]] static entry make_entry(std::shared_ptr<const scored_group> group);
   void enqueue(std::int64_t group, entry e);
   entry dequeue(std::int64_t group);
   void tally(const entry& e, std::int64_t by);
