@@ -11,7 +11,9 @@ namespace {
 
 std::string number_text(double x) {
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, x).ptr;
+  const bool whole = x == std::trunc(x) && std::abs(x) < 1e13; // no 1e+08 in a table for people
+  const auto end = whole ? std::to_chars(buffer, buffer + sizeof buffer, std::int64_t(x)).ptr
+                         : std::to_chars(buffer, buffer + sizeof buffer, x).ptr;
   return {buffer, end};
 }
 

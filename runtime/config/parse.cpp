@@ -1,13 +1,11 @@
 // JSON text → value, with errors that a user can act on.
 
+#include "runtime/atomic_file.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/options.hpp"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <cstdio>
 #include <set>
-#include <sstream>
 
 namespace millrace {
 namespace {
@@ -110,15 +108,10 @@ nlohmann::json read_json_file(const std::filesystem::path& file) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored))
     throw user_error(file.string() + ": is a folder, expected a JSON file");
-  std::ifstream in(file, std::ios::binary);
-  std::stringstream text;
-  if (in)
-    text << in.rdbuf();
-  if (!in)
-    throw user_error(file.string() + ": can't read it: " + std::strerror(errno));
-  if (text.view().empty())
+  const auto text = read_file(file);
+  if (text.empty())
     throw user_error(file.string() + ": is empty, expected a JSON object; {} has all defaults");
-  return parse_json(text.view(), file.string());
+  return parse_json(text, file.string());
 }
 
 } // namespace millrace

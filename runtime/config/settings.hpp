@@ -4,6 +4,7 @@
 // field's range and meaning stand in describe.cpp (`millrace options` prints them); the defaults are
 // here. Times are in seconds.
 
+#include "runtime/log.hpp"
 #include "runtime/messages.hpp"
 
 #include <nlohmann/json.hpp>
@@ -36,9 +37,29 @@ enum class replay_order : std::uint8_t { oldest };
 constexpr std::array<std::string_view, 1> names(replay_order) { return {"oldest"}; }
 
 /// Where the log-probs of the proximal policy come from.
-enum class old_logits_source : std::uint8_t { recompute, behaviour };
-constexpr std::array<std::string_view, 2> names(old_logits_source) {
-  return {"recompute", "behaviour"};
+enum class old_logits_source : std::uint8_t {
+  recompute, behaviour, loglinear, arithmetic, ewma
+};
+constexpr std::array<std::string_view, 5> names(old_logits_source) {
+  return {"recompute", "behaviour", "loglinear", "arithmetic", "ewma"};
+}
+
+/// Which tokens count as kept when the average of old_logits "ewma" decides whether to reset.
+enum class ewma_reset_rule : std::uint8_t { mask, mask_and_clip };
+constexpr std::array<std::string_view, 2> names(ewma_reset_rule) {
+  return {"mask", "mask_and_clip"};
+}
+
+/// What the learning rate does after its warm-up.
+enum class lr_schedule : std::uint8_t { constant, linear, cosine };
+constexpr std::array<std::string_view, 3> names(lr_schedule) {
+  return {"constant", "linear", "cosine"};
+}
+
+/// How sequences are put into micro-batches.
+enum class micro_batch_packing : std::uint8_t { fewest_sequences, karmarkar_karp };
+constexpr std::array<std::string_view, 2> names(micro_batch_packing) {
+  return {"fewest_sequences", "karmarkar_karp"};
 }
 
 /// How per-token losses become one number (vectors/README.md, `agg`).
@@ -61,11 +82,6 @@ constexpr std::array<std::string_view, 2> names(kl_reference) { return {"none", 
 
 enum class sync_transport : std::uint8_t { local, ucx };
 constexpr std::array<std::string_view, 2> names(sync_transport) { return {"local", "ucx"}; }
-
-enum class log_level : std::uint8_t { debug, info, warning, error };
-constexpr std::array<std::string_view, 4> names(log_level) {
-  return {"debug", "info", "warning", "error"};
-}
 
 // -- sections --------------------------------------------------------------------------------------
 
@@ -168,10 +184,19 @@ struct kl_settings {
   kl_reference reference = kl_reference::none;
 };
 
+/// Of old_logits "ewma": the parameters' average that serves as proximal policy.
+struct ewma_settings {
+  double window = 4;      ///< W, in versions: β = W/(W + 2), the average lies W/2 versions back
+  double reset_below = 0; ///< τ; 0: never reset
+  ewma_reset_rule reset_rule = ewma_reset_rule::mask;
+};
+
 struct algorithm_settings {
   named_settings loss{"decoupled_ppo"};
   named_settings advantage{"grpo"};
   old_logits_source old_logits = old_logits_source::recompute;
+  ewma_settings ewma;
+  double proxy_weight = -1; ///< on μ, of loglinear and arithmetic; −1: by each token's version
   loss_aggregation aggregation = loss_aggregation::token_mean;
   kl_settings kl;
 };
@@ -179,6 +204,8 @@ struct algorithm_settings {
 struct trainer_settings {
   double lr = 1e-3;
   std::int32_t lr_warmup_steps = 0;
+  millrace::lr_schedule lr_schedule = millrace::lr_schedule::constant;
+  double lr_floor = 0; ///< share of lr that linear and cosine reach at run.steps
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -187,6 +214,7 @@ struct trainer_settings {
   std::int32_t minibatches = 2;
   std::int32_t epochs = 1;
   std::int32_t micro_batch_tokens = 4096;
+  micro_batch_packing packing = micro_batch_packing::fewest_sequences;
   std::int32_t threads = 1;
 };
 

@@ -1,0 +1,214 @@
+#include "runtime/run_directory.hpp"
+
+#include "runtime/atomic_file.hpp"
+#include "runtime/error.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <utility>
+
+namespace millrace {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr auto lenient = nlohmann::json::error_handler_t::replace;
+constexpr std::string_view checkpoint_prefix = "step-";
+
+[[noreturn]] void fail(const fs::path& path, std::string_view what, const std::string& reason) {
+  throw user_error(path.string() + ": " + std::string(what) + ": " + reason);
+}
+
+std::string checkpoint_name(std::int64_t step) {
+  auto digits = std::to_string(step);
+  if (digits.size() < 8)
+    digits.insert(0, 8 - digits.size(), '0'); // so that names sort by step
+  return std::string(checkpoint_prefix) + digits;
+}
+
+void make_folders(const fs::path& path) {
+  std::error_code failed;
+  fs::create_directories(path, failed);
+  if (failed)
+    fail(path, "can't make this folder", failed.message());
+}
+
+void open_for_resume(const fs::path& path) {
+  if (!fs::exists(path / "config.json"))
+    throw user_error(path.string() + ": holds no run to resume (it has no config.json)");
+}
+
+void make_fresh(const fs::path& path) {
+  std::error_code failed;
+  if (fs::exists(path) && !fs::is_directory(path, failed))
+    throw user_error(path.string() + ": is a file, expected a folder for the run");
+  make_folders(path);
+  const bool foreign = !fs::is_empty(path, failed) && !fs::exists(path / ".lock");
+  if (failed)
+    fail(path, "can't read this folder", failed.message());
+  if (foreign)
+    throw user_error(path.string() + ": is not empty, and holds no run; choose another folder with "
+                                     "--run-dir");
+}
+
+void refuse_other_run(const fs::path& path) {
+  if (fs::exists(path / "config.json"))
+    throw user_error(path.string() + ": holds a run already; go on with it by --resume, or choose "
+                                     "another folder with --run-dir");
+}
+
+} // namespace
+
+fs::path fresh_run_path(const fs::path& config_file, double wall) {
+  const auto seconds = static_cast<std::time_t>(wall);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &parts);
+  const auto base = fs::path("runs") / (config_file.stem().string() + "-" + stamp);
+  auto path = base;
+  for (int n = 2; fs::exists(path); ++n)
+    path = base.string() + "-" + std::to_string(n);
+  return path;
+}
+
+run_directory::descriptor::~descriptor() { reset(); }
+
+void run_directory::descriptor::reset() {
+  if (value >= 0)
+    ::close(std::exchange(value, -1));
+}
+
+run_directory::run_directory(fs::path path, mode how) : path_(std::move(path)) {
+  if (how == mode::resume)
+    open_for_resume(path_);
+  else
+    make_fresh(path_);
+  lock();
+  if (how == mode::fresh)
+    refuse_other_run(path_); // only now: whoever held the lock may have been about to write it
+  make_folders(path_ / "checkpoints");
+}
+
+void run_directory::lock() {
+  const auto file = path_ / ".lock";
+  lock_.value = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_.value < 0)
+    fail(file, "can't create it", std::strerror(errno));
+  if (::flock(lock_.value, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
+      throw user_error(path_.string() + ": another process is running in this folder");
+    fail(file, "can't lock it", std::strerror(errno));
+  }
+}
+
+void run_directory::write_config(std::string_view resolved) {
+  write_file_atomically(config_file(), resolved);
+}
+
+void run_directory::write_summary(const nlohmann::ordered_json& summary) {
+  write_file_atomically(summary_file(), summary.dump(2, ' ', false, lenient) + "\n");
+}
+
+void run_directory::append_metrics(const nlohmann::ordered_json& line) {
+  if (metrics_.value < 0) {
+    metrics_.value = ::open(metrics_file().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (metrics_.value < 0)
+      fail(metrics_file(), "can't open it", std::strerror(errno));
+  }
+  const auto text = line.dump(-1, ' ', false, lenient) + "\n";
+  std::string_view left = text;
+  while (!left.empty()) {
+    const auto n = ::write(metrics_.value, left.data(), left.size());
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      fail(metrics_file(), "can't write it", std::strerror(errno));
+    left.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+std::size_t run_directory::rewind_metrics(std::int64_t step) {
+  metrics_.reset();
+  if (!fs::exists(metrics_file()))
+    return 0;
+  std::string kept;
+  std::size_t lines = 0;
+  for (const auto& line : read_metrics(metrics_file())) {
+    const auto at = line.find("step");
+    if (at != line.end() && at->is_number() && at->get<double>() > double(step))
+      continue;
+    kept += line.dump(-1, ' ', false, lenient) + "\n";
+    ++lines;
+  }
+  write_file_atomically(metrics_file(), kept);
+  return lines;
+}
+
+fs::path run_directory::begin_checkpoint(std::int64_t step) {
+  const auto folder = path_ / "checkpoints" / ("." + checkpoint_name(step) + ".partial");
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  make_folders(folder);
+  return folder;
+}
+
+void run_directory::commit_checkpoint(std::int64_t step, std::int32_t keep) {
+  const auto folder = path_ / "checkpoints";
+  commit_folder(folder / ("." + checkpoint_name(step) + ".partial"),
+                folder / checkpoint_name(step));
+  auto all = checkpoints();
+  std::error_code ignored; // a folder that can't be deleted must not end the run
+  for (std::size_t i = 0; i + static_cast<std::size_t>(std::max(keep, 1)) < all.size(); ++i)
+    fs::remove_all(all[i].path, ignored);
+}
+
+std::vector<run_directory::checkpoint> run_directory::checkpoints() const {
+  std::vector<checkpoint> out;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(path_ / "checkpoints", failed)) {
+    const auto name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with(checkpoint_prefix))
+      continue;
+    const auto* end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data() + checkpoint_prefix.size(), end, step);
+    if (parsed.ec == std::errc{} && parsed.ptr == end)
+      out.push_back({step, entry.path()});
+  }
+  std::sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.step < b.step; });
+  return out;
+}
+
+std::optional<run_directory::checkpoint> run_directory::latest_checkpoint() const {
+  auto all = checkpoints();
+  return all.empty() ? std::nullopt : std::optional(std::move(all.back()));
+}
+
+std::vector<nlohmann::json> read_metrics(const fs::path& file) {
+  const auto text = read_file(file);
+  std::vector<nlohmann::json> out;
+  std::size_t number = 1;
+  for (std::size_t from = 0; from < text.size(); ++number) {
+    const auto end = text.find('\n', from);
+    if (end == std::string::npos)
+      break; // torn: the process died while it was written
+    auto line = nlohmann::json::parse(text.begin() + std::ptrdiff_t(from),
+                                      text.begin() + std::ptrdiff_t(end), nullptr, false);
+    if (!line.is_object())
+      throw user_error(file.string() + ":" + std::to_string(number)
+                       + ": expected a JSON object on each line");
+    out.push_back(std::move(line));
+    from = end + 1;
+  }
+  return out;
+}
+
+} // namespace millrace

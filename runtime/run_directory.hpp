@@ -1,0 +1,85 @@
+#pragma once
+
+// What a run leaves on disk:
+//   config.json      every option as the run uses it
+//   metrics.jsonl    one JSON object per training step or evaluation
+//   summary.json     the outcome, written at the end
+//   report.html      curves
+//   log.txt
+//   checkpoints/step-00000100/ …
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+/// Where a run goes whose configuration names no folder: runs/NAME-20240131-235959, NAME being the
+/// configuration file's, with -2, -3, … appended where that is taken.
+/// \param wall seconds since 1970
+[[nodiscard]] std::filesystem::path fresh_run_path(const std::filesystem::path& config_file,
+                                                   double wall);
+
+/// The folder of one run. One process at a time holds it; the lock ends with the process.
+class run_directory {
+public:
+  enum class mode : std::uint8_t {
+    fresh, ///< the folder is new or empty; another run is never overwritten
+    resume ///< the folder holds a run, which goes on
+  };
+
+  /// \throws user_error when it can't be made, holds something else, or another process has it
+  run_directory(std::filesystem::path path, mode how);
+  run_directory(const run_directory&) = delete;
+  run_directory& operator=(const run_directory&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::filesystem::path config_file() const { return path_ / "config.json"; }
+  [[nodiscard]] std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  [[nodiscard]] std::filesystem::path summary_file() const { return path_ / "summary.json"; }
+  [[nodiscard]] std::filesystem::path report_file() const { return path_ / "report.html"; }
+  [[nodiscard]] std::filesystem::path log_file() const { return path_ / "log.txt"; }
+
+  void write_config(std::string_view resolved);
+  void write_summary(const nlohmann::ordered_json& summary);
+
+  /// Appends one line, in one write: a reader sees whole lines only. Not thread-safe.
+  void append_metrics(const nlohmann::ordered_json& line);
+  /// For a resume: drops the lines whose "step" lies after `step`, and a torn last one, since
+  /// training goes on from there. Returns how many lines are left.
+  std::size_t rewind_metrics(std::int64_t step);
+
+  /// An empty folder to write a checkpoint into; it counts only once it is committed.
+  [[nodiscard]] std::filesystem::path begin_checkpoint(std::int64_t step);
+  /// Puts it in place, whole or not at all, then deletes all but the newest `keep`.
+  void commit_checkpoint(std::int64_t step, std::int32_t keep);
+  struct checkpoint {
+    std::int64_t step = 0;
+    std::filesystem::path path;
+  };
+  /// Oldest first.
+  [[nodiscard]] std::vector<checkpoint> checkpoints() const;
+  [[nodiscard]] std::optional<checkpoint> latest_checkpoint() const;
+
+private:
+  /// A file descriptor that is closed with its owner.
+  struct descriptor {
+    int value = -1;
+    ~descriptor();
+    void reset();
+  };
+  void lock();
+
+  std::filesystem::path path_;
+  descriptor lock_;
+  descriptor metrics_;
+};
+
+/// The lines of a metrics file; a torn last line is left out. \throws user_error
+[[nodiscard]] std::vector<nlohmann::json> read_metrics(const std::filesystem::path& file);
+
+} // namespace millrace
