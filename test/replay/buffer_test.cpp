@@ -149,7 +149,7 @@ TEST_CASE("buffer: wait names the rollouts that would exceed the bound at the ne
   b.take_back();
   // Two groups as old are there: those in flight would not get in.
   b.insert(uniform_group(12, 2, 2));
-  b.insert(uniform_group(13, 2, 1));
+  b.insert(make_group(13, {{1, 3}, {1, 2}}));
   r = b.hand_out({4}, running);
   REQUIRE(r.what == state::ready);
   REQUIRE(ids(*r.batch) == list{13, 12});
