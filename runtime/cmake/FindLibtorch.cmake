@@ -15,7 +15,7 @@ file(GLOB _quickstart_torch ${_millrace_cache}/libtorch-*/torch)
 
 find_path(Libtorch_INCLUDE_DIR torch/csrc/api/include/torch/torch.h
   HINTS ${Libtorch_ROOT} PATHS ${_quickstart_torch}
-  PATH_SUFFIXES include torch/include)
+  PATH_SUFFIXES include torch/include ../../include) # the last: torch.utils.cmake_prefix_path
 if(Libtorch_INCLUDE_DIR)
   get_filename_component(_libtorch_root ${Libtorch_INCLUDE_DIR} DIRECTORY)
   find_library(Libtorch_CPU_LIBRARY torch_cpu HINTS ${_libtorch_root}/lib NO_DEFAULT_PATH)
