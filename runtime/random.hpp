@@ -93,7 +93,7 @@ public:
     for (auto w : words)
       sum += (w & 0xFFFFU) + (w >> 16);
     // Eight uniforms on {0 … 65535}: mean 4·65535, variance 8·(65536² − 1)/12.
-    return static_cast<float>(static_cast<double>(sum - 4 * 65535) * (1.0 / 53509.920579));
+    return static_cast<float>(static_cast<double>(sum - 4 * 65535) * (1.0 / 53509.91992145));
   }
 
 private:

@@ -1,0 +1,78 @@
+#pragma once
+
+// The arithmetic of CPU generation, compiled once per instruction set and chosen at run time.
+//
+// Every kernel computes a row (a token) by the same operations in the same order whatever other
+// rows are beside it: an output element is one accumulator over ascending k, and attention walks
+// the keys in ascending order. So a token's log-prob is bitwise the same in a batch of 1 or 100, in
+// prefill or decode, after a preemption or without one.
+
+#include <cstdint>
+
+namespace millrace::model {
+
+/// Columns of a packed matrix that lie together.
+inline constexpr std::int64_t strip_width = 16;
+
+constexpr std::int64_t strips_for(std::int64_t columns) {
+  return (columns + strip_width - 1) / strip_width;
+}
+
+/// c[rows, n] (+)= a[rows, k] · Wᵀ (+ bias). W is [n, k] packed into strips of 16 outputs:
+/// [strips][k][16], the last padded with zeros.
+struct gemm_task {
+  const float* a = nullptr;
+  std::int64_t a_stride = 0;
+  const float* packed = nullptr;
+  const float* bias = nullptr; ///< [n], or null
+  float* c = nullptr;
+  std::int64_t c_stride = 0;
+  std::int64_t rows = 0, k = 0, n = 0;
+  bool add_to_c = false;
+};
+
+/// Attention of one token's query heads that share a key head over the token's own past.
+struct attention_task {
+  const float* q = nullptr;  ///< [heads, head_dim], rotated
+  float* out = nullptr;      ///< [heads, head_dim]
+  std::int64_t heads = 0;    ///< query heads of this key head
+  std::int64_t head_dim = 0;
+  float scale = 1;
+  const std::int32_t* blocks = nullptr; ///< block table of the sequence
+  std::int64_t keys = 0;     ///< the token's own included
+  const float* k_base = nullptr; ///< this key head in block 0: [head_dim][16 tokens]
+  const float* v_base = nullptr; ///< likewise: [16 tokens][head_dim padded to 16]
+  std::int64_t block_stride = 0; ///< floats from a block to the next
+  float* scratch = nullptr;  ///< heads · (keys rounded up to 16)
+};
+
+struct kernel_table {
+  const char* name;
+  /// Strips [first, last) of the product.
+  void (*gemm)(const gemm_task& task, std::int64_t first, std::int64_t last);
+  /// Packs rows [16·first, 16·last) of W [n, k].
+  void (*pack)(const float* w, float* packed, std::int64_t n, std::int64_t k, std::int64_t first,
+               std::int64_t last);
+  /// y[rows, d] = x / √(mean x² + eps) · weight. y may be x.
+  void (*rms_norm)(const float* x, std::int64_t x_stride, const float* weight, float* y,
+                   std::int64_t y_stride, std::int64_t rows, std::int64_t d, float eps);
+  /// Rotates heads of one token in place: pairs (i, i + head_dim / 2).
+  void (*rope)(float* x, std::int64_t heads, std::int64_t head_dim, const float* cos,
+               const float* sin);
+  void (*attend)(const attention_task& task);
+  /// out[rows, ff] = silu(gate) · up, where a row of `gate_up` is gate [ff] then up [ff].
+  void (*swiglu)(const float* gate_up, std::int64_t stride, float* out, std::int64_t out_stride,
+                 std::int64_t rows, std::int64_t ff);
+  /// Largest of n numbers; NaN unless all are finite.
+  float (*maximum)(const float* x, std::int64_t n);
+  /// w[i] = exp((x[i] − shift) · scale); returns their sum. w may be x; −∞ gives 0.
+  double (*exponentials)(const float* x, float* w, std::int64_t n, float shift, float scale);
+};
+
+/// The best table that this machine can run: avx512, avx2 or generic.
+const kernel_table& kernels();
+
+/// A certain one, for tests; null when this machine or build lacks it.
+const kernel_table* kernels_named(const char* name);
+
+} // namespace millrace::model

@@ -1,0 +1,33 @@
+#include "runtime/model/tokenizer.hpp"
+
+#include "runtime/error.hpp"
+#include "runtime/model/character_tokenizer.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <sstream>
+
+namespace millrace::model {
+
+std::unique_ptr<tokenizer> load_tokenizer(const std::filesystem::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  std::ifstream in(file);
+  if (!in)
+    throw user_error(file.string() + ": cannot be read; a model folder needs its tokenizer");
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto document = nlohmann::json::parse(text.str(), nullptr, false);
+  if (document.is_discarded() || !document.is_object())
+    throw user_error(file.string() + ": is not a JSON object");
+  const auto model = document.value("model", nlohmann::json::object());
+  const auto kind = model.is_object() && model.contains("type") && model["type"].is_string()
+                      ? model["type"].get<std::string>() : std::string("none");
+  if (kind == "WordLevel")
+    return character_tokenizer::from_json(document, file.string());
+  throw user_error(file.string() + ": tokenizers of type " + kind
+                   + " are not supported; supported are character tokenizers (WordLevel, one "
+                   "character per token)");
+}
+
+} // namespace millrace::model
