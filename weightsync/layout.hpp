@@ -26,7 +26,10 @@ struct placement {
 /// All that one rank holds: of a trainer, what it publishes; of a generator, what it needs.
 using layout = std::vector<placement>;
 
-/// Every tensor whole and under its own name.
+/// A receiver's i8 tensor has its scales beside it: f32, one for each row, under this name.
+inline std::string scale_name(const std::string& tensor) { return tensor + "_scale"; }
+
+/// Every tensor whole and under its own name; the scales of i8 tensors come with these.
 layout replicated(std::span<const tensor_view> views);
 
 /// The layout of optimizer-sharded ranks: each tensor as one sequence, cut in nearly equal parts.

@@ -56,8 +56,12 @@ struct manifest {
 };
 
 /// Throws user_error, naming tensor and shard, when the manifest isn't sound: a shard outside its
-/// tensor or region, a length that doesn't fit, an element that nobody publishes, a name twice.
+/// tensor or region, a length that doesn't fit, scales that are missing, a name twice. Whether
+/// every element that a receiver needs is published, make_plan finds out.
 void validate(const manifest& m);
+
+/// The rows (indices of axis 0) that a slice touches: [begin, end).
+index_range rows_of(const tensor_shape& shape, const slice& part);
 
 /// One manifest out of those of all trainer ranks, which must be of one version and agree on every
 /// tensor's type and shape. Throws user_error otherwise.

@@ -44,6 +44,9 @@ struct plan_options {
 struct transfer_plan {
   std::uint64_t topology = 0; ///< manifest::topology() that it is for
   std::vector<fetch> fetches;
+  /// For each of the receiver's tensors: it is collected as f32 and converted when it is complete,
+  /// because a row's scale depends on all of the row.
+  std::vector<bool> collected;
   std::uint64_t wire_bytes = 0;   ///< that will be pulled
   std::uint64_t needed_bytes = 0; ///< that land in a tensor; less where shards cross the target's cuts
 };

@@ -2,6 +2,7 @@
 
 #include "weightsync/layout.hpp"
 #include "weightsync/manifest.hpp"
+#include "weightsync/packing.hpp"
 #include "weightsync/publisher_machine.hpp"
 #include "weightsync/transport.hpp"
 
@@ -61,10 +62,10 @@ public:
   [[nodiscard]] std::size_t active_leases() const;
 
 private:
-  struct packing;
   void prepare(std::span<const tensor_view> tensors);
   manifest fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
                 publish_report& report);
+  std::vector<std::vector<float>> row_scales(std::span<const tensor_view> tensors) const;
 
   transport& carrier_;
   layout held_;
@@ -72,7 +73,7 @@ private:
   mutable std::mutex mutex_; // guards machine_ and current_
   publisher_machine machine_;
   std::optional<manifest> current_;
-  std::unique_ptr<packing> packing_; // used by the publishing thread only
+  std::optional<packing> packing_; // this and slots_: used by the publishing thread only
   std::vector<std::unique_ptr<exposed_memory>> slots_;
 };
 

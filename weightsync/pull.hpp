@@ -65,8 +65,9 @@ public:
   /// The generator swaps its buffers: from now on pull into these, of the same shapes and types.
   void retarget(std::vector<tensor_view> tensors);
 
-private:
   struct implementation;
+
+private:
   std::unique_ptr<implementation> impl_;
 };
 

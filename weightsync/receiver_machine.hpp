@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct receiver_action {
   kind what;
   version number;
   std::size_t fetch = 0;
+  std::uint64_t ticket = 0; ///< of start_fetch and verify: one for each read, ever
   std::string reason;
 };
 
@@ -36,8 +39,8 @@ struct receiver_options {
 };
 
 /// The receiver's side of a sync, as decisions only: events in, actions out; no I/O, no clock, no
-/// threads. `now` in seconds. Events that belong to an earlier attempt (its version, or fetches
-/// already done) are ignored, so late and duplicated messages do no harm.
+/// threads. `now` in seconds. Reads are known by their tickets: an event whose ticket is not open any
+/// more (of an earlier attempt, or a duplicate) is ignored.
 ///
 ///   idle ──notice──▶ leasing ──granted──▶ pulling ──all verified──▶ ready ──installed──▶ idle
 ///                      │ ▲                   │ time-out, too many attempts, peer lost
@@ -56,12 +59,12 @@ public:
   actions lease_granted(version v, std::size_t fetches, double now);
   /// It was refused: `current` is what the publisher has now.
   actions lease_refused(version v, version current, double now);
-  /// All bytes of the fetch have arrived.
-  actions fetched(version v, std::size_t fetch, double now);
+  /// All bytes of the read have arrived.
+  actions fetched(std::uint64_t ticket, double now);
   /// They have not.
-  actions fetch_failed(version v, std::size_t fetch, const std::string& error, double now);
-  /// The checksums of the fetch were compared.
-  actions verified(version v, std::size_t fetch, bool intact, const std::string& where, double now);
+  actions fetch_failed(std::uint64_t ticket, const std::string& error, double now);
+  /// The checksums of what was read were compared.
+  actions verified(std::uint64_t ticket, bool intact, const std::string& where, double now);
   /// No way to get this version from where it is being pulled (the owner is lost).
   actions lost(version v, const std::string& error, double now);
   /// The generator swapped it in.
@@ -82,9 +85,10 @@ private:
   struct fetch_info {
     fetch_state state = fetch_state::waiting;
     std::int32_t attempts = 0;
+    std::uint64_t ticket = 0;
   };
 
-  [[nodiscard]] bool now_pulling(version v, std::size_t fetch) const;
+  [[nodiscard]] std::optional<std::size_t> find(std::uint64_t ticket, fetch_state expected) const;
   void ask(version v, double now, actions& out);
   void fill_window(actions& out);
   void again(std::size_t fetch, const std::string& error, double now, actions& out);
@@ -97,7 +101,8 @@ private:
   version installed_ = no_version;
   std::vector<fetch_info> fetches_;
   std::size_t done_ = 0;
-  std::size_t in_flight_ = 0;
+  std::uint64_t next_ticket_ = 1;
+  std::map<std::uint64_t, std::size_t> open_; // tickets of reads in flight or being verified
   std::size_t next_ = 0; // no fetch before this one is waiting
   double deadline_ = 0;  // of the state that we are in
   std::int64_t retries_ = 0;

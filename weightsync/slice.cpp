@@ -21,30 +21,6 @@ std::int64_t inner_of(const tensor_shape& shape, std::int32_t axis) {
   return product(shape, static_cast<std::size_t>(axis) + 1, shape.size());
 }
 
-// Appends one run, merged into the last copy where it continues it or repeats it at its stride.
-void append(std::vector<strided_copy>& out, std::int64_t from, std::int64_t to,
-            std::int64_t length) {
-  if (!out.empty()) {
-    auto& c = out.back();
-    if (c.count == 1 && from == c.from + c.length && to == c.to + c.length) {
-      c.length += length;
-      return;
-    }
-    if (length == c.length && c.count == 1) {
-      c.from_stride = from - c.from;
-      c.to_stride = to - c.to;
-      c.count = 2;
-      return;
-    }
-    if (length == c.length && from == c.from + c.count * c.from_stride
-        && to == c.to + c.count * c.to_stride) {
-      ++c.count;
-      return;
-    }
-  }
-  out.push_back({from, to, length, 1, 0, 0});
-}
-
 } // namespace
 
 slice whole(const tensor_shape& shape) { return {-1, 0, 0, 0, product(shape, 0, shape.size())}; }
@@ -128,6 +104,29 @@ void run_cursor::seek(std::int64_t g) {
   at_ = std::max(at_, row * run_ + within);
 }
 
+void append_run(std::vector<strided_copy>& out, std::int64_t from, std::int64_t to,
+                std::int64_t length) {
+  if (!out.empty()) {
+    auto& c = out.back();
+    if (c.count == 1 && from == c.from + c.length && to == c.to + c.length) {
+      c.length += length;
+      return;
+    }
+    if (length == c.length && c.count == 1) {
+      c.from_stride = from - c.from;
+      c.to_stride = to - c.to;
+      c.count = 2;
+      return;
+    }
+    if (length == c.length && from == c.from + c.count * c.from_stride
+        && to == c.to + c.count * c.to_stride) {
+      ++c.count;
+      return;
+    }
+  }
+  out.push_back({from, to, length, 1, 0, 0});
+}
+
 std::vector<strided_copy> intersect(const tensor_shape& shape, const slice& from, const slice& to) {
   std::vector<strided_copy> result;
   run_cursor a(shape, from);
@@ -139,7 +138,7 @@ std::vector<strided_copy> intersect(const tensor_shape& shape, const slice& from
     if (a.done() || b.done() || a.global() != b.global())
       continue;
     auto length = std::min(a.left(), b.left());
-    append(result, a.local(), b.local(), length);
+    append_run(result, a.local(), b.local(), length);
     a.advance(length);
     b.advance(length);
   }

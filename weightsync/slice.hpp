@@ -43,8 +43,7 @@ std::int64_t elements_of(const tensor_shape& shape);
 /// True when `s` names only elements that the tensor has.
 bool valid_slice(const tensor_shape& shape, const slice& s);
 
-/// Elements that follow each other without a gap in the global tensor: the i-th of `row_length`
-/// rows of a slice. All numbers in elements.
+/// Equally long runs of elements, equally spaced on both sides. All numbers in elements.
 struct strided_copy {
   std::int64_t from = 0;        ///< in the source slice's own memory
   std::int64_t to = 0;          ///< in the target slice's own memory
@@ -56,6 +55,10 @@ struct strided_copy {
   bool operator==(const strided_copy&) const = default;
   [[nodiscard]] std::int64_t elements() const { return length * count; }
 };
+
+/// Appends one run; extends the last copy where the run continues it or repeats it at its strides.
+void append_run(std::vector<strided_copy>& copies, std::int64_t from, std::int64_t to,
+                std::int64_t length);
 
 /// What has to be copied from the memory of slice `from` to that of slice `to` so that every element
 /// that both hold is moved once. Neighbouring and regularly spaced runs are merged.

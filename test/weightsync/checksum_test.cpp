@@ -1,0 +1,35 @@
+#include "weightsync/checksum.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <random>
+#include <vector>
+
+using namespace millrace::weightsync;
+
+TEST_CASE("the checksum is XXH3's") {
+  // Of the empty input with seed 0: a published test value.
+  REQUIRE(checksum({}) == 0x2D06800538D394C2ULL);
+}
+
+TEST_CASE("a checksum in parts is the checksum of the whole") {
+  std::mt19937_64 random(7);
+  for (std::size_t n : {0, 1, 3, 16, 239, 240, 241, 1024, 100'003}) {
+    std::vector<std::byte> bytes(n);
+    for (auto& b : bytes)
+      b = static_cast<std::byte>(random());
+    running_checksum sum;
+    std::span<const std::byte> left(bytes);
+    while (!left.empty()) {
+      auto k = std::min<std::size_t>(left.size(), 1 + random() % 5000);
+      sum.update(left.first(k));
+      left = left.subspan(k);
+    }
+    REQUIRE(sum.value() == checksum(bytes));
+    if (n > 0) {
+      auto before = checksum(bytes);
+      bytes[random() % n] ^= static_cast<std::byte>(1U << random() % 8);
+      REQUIRE(checksum(bytes) != before);
+    }
+  }
+}

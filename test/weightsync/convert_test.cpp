@@ -1,0 +1,85 @@
+#include "weightsync/convert.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+using namespace millrace::weightsync;
+
+namespace {
+
+std::uint16_t bf16(float x) {
+  std::uint16_t y = 0;
+  f32_to_bf16(&x, &y, 1);
+  return y;
+}
+
+float back(std::uint16_t x) {
+  float y = 0;
+  bf16_to_f32(&x, &y, 1);
+  return y;
+}
+
+} // namespace
+
+TEST_CASE("bf16 rounds to the nearest, ties to even") {
+  REQUIRE(bf16(1.0F) == 0x3F80);
+  REQUIRE(bf16(std::bit_cast<float>(0x3F808000U)) == 0x3F80); // a tie: down to even
+  REQUIRE(bf16(std::bit_cast<float>(0x3F818000U)) == 0x3F82); // a tie: up to even
+  REQUIRE(bf16(std::bit_cast<float>(0x3F808001U)) == 0x3F81);
+  REQUIRE(bf16(-0.0F) == 0x8000);
+  REQUIRE(bf16(std::numeric_limits<float>::infinity()) == 0x7F80);
+  REQUIRE(bf16(std::numeric_limits<float>::max()) == 0x7F80);
+  REQUIRE(std::isnan(back(bf16(std::numeric_limits<float>::quiet_NaN()))));
+  REQUIRE(std::isnan(back(bf16(std::bit_cast<float>(0x7F800001U))))); // payload in low bits only
+  REQUIRE(std::isnan(back(bf16(std::bit_cast<float>(0xFFFFFFFFU)))));
+}
+
+TEST_CASE("bf16 to f32 and back is the identity") {
+  for (std::uint32_t x = 0; x < 0x10000; ++x) {
+    auto f = back(static_cast<std::uint16_t>(x));
+    if (!std::isnan(f))
+      REQUIRE(bf16(f) == x);
+  }
+}
+
+TEST_CASE("vectorised loops agree with one element at a time") {
+  std::mt19937_64 random(3);
+  for (std::size_t n : {0, 1, 15, 16, 17, 63, 1001}) {
+    std::vector<float> x(n);
+    for (auto& v : x)
+      v = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    std::vector<std::uint16_t> y(n);
+    f32_to_bf16(x.data(), y.data(), n);
+    for (std::size_t i = 0; i < n; ++i)
+      REQUIRE(y[i] == bf16(x[i]));
+  }
+}
+
+TEST_CASE("i8 is symmetric, rounds to the nearest and loses half a step at most") {
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  for (std::size_t n : {1, 7, 64, 1003}) {
+    std::vector<float> x(n);
+    for (auto& v : x)
+      v = normal(random) * 0.02F;
+    auto scale = i8_scale(largest_magnitude(x.data(), n));
+    std::vector<std::int8_t> q(n);
+    f32_to_i8(x.data(), q.data(), n, scale);
+    std::vector<float> y(n);
+    i8_to_f32(q.data(), y.data(), n, scale);
+    for (std::size_t i = 0; i < n; ++i) {
+      REQUIRE(q[i] == static_cast<std::int8_t>(std::nearbyint(x[i] / scale)));
+      REQUIRE(std::abs(x[i] - y[i]) <= 0.5001F * scale);
+    }
+  }
+  float zero = 0;
+  REQUIRE(i8_scale(largest_magnitude(&zero, 1)) == 1.0F);
+  float bad = std::numeric_limits<float>::quiet_NaN();
+  REQUIRE(std::isinf(largest_magnitude(&bad, 1)));
+}

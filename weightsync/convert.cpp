@@ -1,0 +1,80 @@
+#include "weightsync/convert.hpp"
+
+#include "runtime/error.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+// The loops are compiled for several processors, and the machine's best is chosen at load.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+#define MILLRACE_VECTORISED __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define MILLRACE_VECTORISED
+#endif
+
+namespace millrace::weightsync {
+
+MILLRACE_VECTORISED
+void f32_to_bf16(const float* from, std::uint16_t* to, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    auto rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+    auto quiet_nan = (bits >> 16U) | 0x40U;
+    to[i] = static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet_nan : rounded);
+  }
+}
+
+MILLRACE_VECTORISED
+void bf16_to_f32(const std::uint16_t* from, float* to, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i)
+    to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16U);
+}
+
+MILLRACE_VECTORISED
+float largest_magnitude(const float* from, std::size_t n) {
+  // Non-negative floats are ordered like their bits, and NaNs come after infinity.
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    auto bits = std::bit_cast<std::uint32_t>(from[i]) & 0x7FFFFFFFU;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest > 0x7F800000U ? std::numeric_limits<float>::infinity()
+                               : std::bit_cast<float>(largest);
+}
+
+float i8_scale(float largest) { return largest > 0 ? largest / 127.0F : 1.0F; }
+
+MILLRACE_VECTORISED
+void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale) {
+  // Adding 1.5 · 2^23 leaves the integer nearest (ties to even) in the low bits of the mantissa.
+  constexpr float magic = 12582912.0F;
+  for (std::size_t i = 0; i < n; ++i) {
+    auto x = from[i] / scale;
+    x = x > 127.0F ? 127.0F : x;
+    x = x > -127.0F ? x : -127.0F;
+    to[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(x + magic) - 0x4B400000);
+  }
+}
+
+MILLRACE_VECTORISED
+void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale) {
+  for (std::size_t i = 0; i < n; ++i)
+    to[i] = static_cast<float>(from[i]) * scale;
+}
+
+void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to,
+             std::size_t n) {
+  if (from_type == to_type)
+    std::memcpy(to, from, n * size_of(from_type));
+  else if (from_type == dtype::f32 && to_type == dtype::bf16)
+    f32_to_bf16(reinterpret_cast<const float*>(from), reinterpret_cast<std::uint16_t*>(to), n);
+  else if (from_type == dtype::bf16 && to_type == dtype::f32)
+    bf16_to_f32(reinterpret_cast<const std::uint16_t*>(from), reinterpret_cast<float*>(to), n);
+  else
+    ensure(false, "no conversion between tensor types " + std::to_string(int(from_type)) + " and "
+                    + std::to_string(int(to_type)));
+}
+
+} // namespace millrace::weightsync

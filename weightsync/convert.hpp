@@ -1,0 +1,26 @@
+#pragma once
+
+#include "runtime/tensor_view.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace::weightsync {
+
+/// f32 → bf16, to the nearest, ties to even; NaN stays NaN.
+void f32_to_bf16(const float* from, std::uint16_t* to, std::size_t n);
+/// Exact.
+void bf16_to_f32(const std::uint16_t* from, float* to, std::size_t n);
+
+/// Largest magnitude; 0 for n = 0. NaN counts as infinity, so that it can't hide.
+float largest_magnitude(const float* from, std::size_t n);
+/// Of symmetric 8-bit quantisation: largest magnitude ↔ 127; 1 where all are zero.
+float i8_scale(float largest);
+/// round(x / scale), ties to even, within ±127.
+void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale);
+void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale);
+
+/// Copies n elements; the types are equal, or f32 and bf16 in either order.
+void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to, std::size_t n);
+
+} // namespace millrace::weightsync

@@ -1,0 +1,182 @@
+#include "weightsync/publisher.hpp"
+
+#include "runtime/error.hpp"
+#include "weightsync/checksum.hpp"
+#include "weightsync/convert.hpp"
+#include "weightsync/dtype_names.hpp"
+#include "weightsync/row_segments.hpp"
+#include "weightsync/stopwatch.hpp"
+
+#include <algorithm>
+
+namespace millrace::weightsync {
+
+publisher::publisher(transport& carrier, layout held, publisher_options options)
+  : carrier_(carrier), held_(std::move(held)), options_(std::move(options)),
+    machine_(options_.slots, options_.lease_s), slots_(options_.slots) {}
+
+publisher::~publisher() = default;
+
+void publisher::prepare(std::span<const tensor_view> tensors) {
+  if (!packing_)
+    packing_ = make_packing(held_, tensors,
+                            {options_.shard_bytes, options_.wire_type, options_.readers});
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    ensure(packing_->views[i] < tensors.size()
+             && tensors[packing_->views[i]].name == held_[i].local,
+           [&] { return "the list of published tensors changed at " + held_[i].local; });
+    if (tensors[packing_->views[i]].memory != memory_kind::host)
+      throw user_error("publishing weights: tensor " + held_[i].local
+                       + " is in GPU memory, expected host memory");
+  }
+}
+
+std::optional<manifest> publisher::publish(version v, std::span<const tensor_view> tensors,
+                                           double now, publish_report* report) {
+  prepare(tensors);
+  std::optional<std::size_t> slot;
+  {
+    std::lock_guard lock(mutex_);
+    slot = machine_.begin(v, now);
+  }
+  if (!slot)
+    return std::nullopt;
+  publish_report own;
+  try {
+    if (!slots_[*slot])
+      slots_[*slot] = carrier_.expose(packing_->bytes, memory_kind::host);
+    auto m = fill(*slot, v, tensors, report ? *report : own);
+    std::lock_guard lock(mutex_);
+    machine_.commit(*slot, now);
+    current_ = m;
+    return m;
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    machine_.abandon(*slot);
+    throw;
+  }
+}
+
+// For each placement that goes as i8, the scale of each row that it touches.
+std::vector<std::vector<float>>
+publisher::row_scales(std::span<const tensor_view> tensors) const {
+  std::vector<std::vector<float>> result(held_.size());
+  for (const auto& piece : packing_->pieces) {
+    auto& scales = result[piece.placement];
+    const auto& p = held_[piece.placement];
+    const auto& view = tensors[packing_->views[piece.placement]];
+    auto type = packing_->outline.tensors[piece.tensor].type;
+    if (type != dtype::i8 || view.type == dtype::i8 || !scales.empty())
+      continue;
+    auto rows = rows_of(p.shape, p.part);
+    scales.assign(static_cast<std::size_t>(rows.end - rows.begin), 0);
+    const auto* values = reinterpret_cast<const float*>(view.data) + p.local_offset;
+    for_row_segments(p.shape, p.part, [&](auto row, auto at, auto n) {
+      auto& s = scales[static_cast<std::size_t>(row - rows.begin)];
+      s = std::max(s, largest_magnitude(values + at, static_cast<std::size_t>(n)));
+    });
+    for (auto& s : scales)
+      s = i8_scale(s);
+  }
+  return result;
+}
+
+manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
+                         publish_report& report) {
+  report = {};
+  auto memory = slots_[slot]->memory();
+  auto m = packing_->outline;
+  m.number = v;
+  m.owners = {slots_[slot]->region()};
+  stopwatch watch;
+  auto scales = row_scales(tensors);
+  report.copy_s += watch.lap();
+  for (const auto& piece : packing_->pieces) {
+    const auto& p = held_[piece.placement];
+    const auto& view = tensors[packing_->views[piece.placement]];
+    auto& entry = m.tensors[piece.tensor];
+    auto& s = entry.shards[piece.shard];
+    auto bytes = memory.subspan(s.offset, s.length);
+    const auto& row_scale = scales[piece.placement];
+    auto first_row = row_scale.empty() ? 0 : rows_of(p.shape, p.part).begin;
+    for (const auto& c : piece.copies)
+      for (std::int64_t i = 0; i < c.count; ++i) {
+        auto from = c.from + i * c.from_stride;
+        auto to = c.to + i * c.to_stride;
+        if (row_scale.empty()) {
+          convert(view.type, view.data + static_cast<std::size_t>(from) * size_of(view.type),
+                  entry.type, bytes.data() + static_cast<std::size_t>(to) * size_of(entry.type),
+                  static_cast<std::size_t>(c.length));
+          continue;
+        }
+        const auto* values = reinterpret_cast<const float*>(view.data) + from;
+        auto* out = reinterpret_cast<std::int8_t*>(bytes.data()) + to;
+        for_row_segments(p.shape, part_of(s.part, to, c.length), [&](auto row, auto at, auto n) {
+          f32_to_i8(values + at, out + at, static_cast<std::size_t>(n),
+                    row_scale[static_cast<std::size_t>(row - first_row)]);
+        });
+      }
+    if (!row_scale.empty()) {
+      auto rows = rows_of(p.shape, s.part);
+      s.scales.assign(row_scale.begin() + (rows.begin - first_row),
+                      row_scale.begin() + (rows.end - first_row));
+    }
+    report.copy_s += watch.lap();
+    s.checksum = checksum(bytes);
+    report.checksum_s += watch.lap();
+    report.bytes += s.length;
+  }
+  return m;
+}
+
+std::optional<manifest> publisher::current() const {
+  std::lock_guard lock(mutex_);
+  return current_;
+}
+
+double publisher::blocked_until(double now) const {
+  std::lock_guard lock(mutex_);
+  return machine_.blocked_until(now);
+}
+
+lease publisher::acquire(const std::string& receiver, version v, double now) {
+  std::lock_guard lock(mutex_);
+  return machine_.acquire(receiver, v, now);
+}
+
+bool publisher::renew(lease_id id, double now) {
+  std::lock_guard lock(mutex_);
+  return machine_.renew(id, now);
+}
+
+bool publisher::release(lease_id id, double now) {
+  std::lock_guard lock(mutex_);
+  return machine_.release(id, now);
+}
+
+void publisher::forget(const std::string& receiver, double now) {
+  std::lock_guard lock(mutex_);
+  machine_.forget(receiver, now);
+}
+
+std::vector<held_lease> publisher::tick(double now) {
+  std::lock_guard lock(mutex_);
+  return machine_.tick(now);
+}
+
+void publisher::acknowledge(const std::string& receiver, version v) {
+  std::lock_guard lock(mutex_);
+  machine_.acknowledge(receiver, v);
+}
+
+version publisher::acknowledged(const std::string& receiver) const {
+  std::lock_guard lock(mutex_);
+  return machine_.acknowledged(receiver);
+}
+
+std::size_t publisher::active_leases() const {
+  std::lock_guard lock(mutex_);
+  return machine_.leases().size();
+}
+
+} // namespace millrace::weightsync

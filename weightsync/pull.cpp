@@ -1,0 +1,263 @@
+#include "weightsync/pull.hpp"
+
+#include "runtime/error.hpp"
+#include "weightsync/receiver_machine.hpp"
+#include "weightsync/stopwatch.hpp"
+#include "weightsync/unpacker.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+namespace millrace::weightsync {
+
+namespace {
+
+using kind = receiver_action::kind;
+
+// How long a reader may sleep before should_stop is asked again.
+constexpr double longest_sleep_s = 0.02;
+constexpr double progress_every_s = 0.1;
+
+} // namespace
+
+struct puller::implementation {
+  implementation(transport& carrier, std::vector<tensor_view> tensors, layout target)
+    : tensors(std::move(tensors)), target(std::move(target)), unpack(this->tensors),
+      reads(carrier.make_reader()) {
+    register_tensors();
+  }
+
+  void register_tensors() {
+    for (const auto& t : tensors)
+      reads->prepare({t.data, t.bytes()}, t.memory);
+  }
+
+  std::span<std::byte> place_for(const fetch& f, std::uint64_t ticket) {
+    if (f.in_place) {
+      const auto& c = f.shards[0].copies[0];
+      const auto& t = tensors[c.view];
+      return {t.data + static_cast<std::size_t>(c.elements.to) * size_of(t.type), f.bytes};
+    }
+    auto& buffer = scratch[ticket];
+    if (buffer.empty() && !spare.empty()) {
+      buffer = std::move(spare.back());
+      spare.pop_back();
+    }
+    if (buffer.size() < f.bytes)
+      buffer.resize(f.bytes);
+    return std::span(buffer).first(f.bytes);
+  }
+
+  void give_back(std::uint64_t ticket) {
+    auto it = scratch.find(ticket);
+    if (it == scratch.end())
+      return;
+    spare.push_back(std::move(it->second));
+    scratch.erase(it);
+  }
+
+  std::vector<tensor_view> tensors;
+  layout target;
+  unpacker unpack;
+  std::unique_ptr<reader> reads;
+  std::map<std::pair<std::uint64_t, std::set<std::int32_t>>, transfer_plan> plans;
+  std::map<std::uint64_t, std::vector<std::byte>> scratch; // by ticket
+  std::vector<std::vector<std::byte>> spare;
+};
+
+namespace {
+
+// One attempt at one version with one plan.
+class attempt {
+public:
+  attempt(const manifest& m, const transfer_plan& plan, puller::implementation& p,
+          const pull_options& options, pull_report& report, const stopwatch& total)
+    : manifest_(m), plan_(plan), p_(p), options_(options), report_(report), total_(total),
+      machine_({options.window, options.max_attempts, 0, options.timeout_s, 0}) {}
+
+  // The rank of a lost owner, or −1.
+  std::int32_t run() {
+    p_.unpack.begin(manifest_, plan_);
+    machine_.notice(manifest_.number, total_.seconds());
+    handle(machine_.lease_granted(manifest_.number, plan_.fetches.size(), total_.seconds()));
+    while (!over_)
+      step();
+    report_.retries += machine_.retries();
+    report_.load_s += p_.unpack.load_s();
+    report_.quantise_s += p_.unpack.quantise_s();
+    return lost_owner_;
+  }
+
+private:
+  void step() {
+    if (options_.should_stop && options_.should_stop()) {
+      end(pull_outcome::stopped, "told to stop");
+      return;
+    }
+    auto left = options_.timeout_s - total_.seconds();
+    if (left <= 0) {
+      end(pull_outcome::timed_out, "the pull of " + to_string(manifest_.number) + " exceeded "
+                                     + std::to_string(options_.timeout_s) + " s" + waiting_for());
+      return;
+    }
+    stopwatch wire;
+    auto completions = p_.reads->poll(std::min(left, longest_sleep_s));
+    report_.wire_s += wire.seconds();
+    if (!completions.empty() && options_.on_progress
+        && total_.seconds() - last_progress_ >= progress_every_s) {
+      last_progress_ = total_.seconds();
+      options_.on_progress();
+    }
+    for (auto& c : completions)
+      if (!over_)
+        completed(c);
+  }
+
+  void completed(const completion& c) {
+    auto it = reading_.find(c.tag);
+    if (it == reading_.end())
+      return;
+    auto owner = plan_.fetches[it->second].owner;
+    if (c.error.empty()) {
+      handle(machine_.fetched(c.tag, total_.seconds()));
+      return;
+    }
+    auto what = c.error + " (trainer rank " + std::to_string(owner) + ")";
+    if (c.peer_lost) {
+      lost_owner_ = owner;
+      end(pull_outcome::failed, what);
+      return;
+    }
+    forget(c.tag);
+    handle(machine_.fetch_failed(c.tag, what, total_.seconds()));
+  }
+
+  void handle(receiver_machine::actions actions) {
+    std::deque<receiver_action> queue(actions.begin(), actions.end());
+    while (!queue.empty() && !over_) {
+      auto a = std::move(queue.front());
+      queue.pop_front();
+      auto more = act(a);
+      queue.insert(queue.end(), more.begin(), more.end());
+    }
+  }
+
+  receiver_machine::actions act(const receiver_action& a) {
+    switch (a.what) {
+      case kind::start_fetch: start(a); return {};
+      case kind::verify: return verify(a);
+      case kind::ready: end(pull_outcome::ready, {}); return {};
+      case kind::give_up: end(pull_outcome::failed, a.reason); return {};
+      default: return {}; // leases are the caller's; end() cancels
+    }
+  }
+
+  void start(const receiver_action& a) {
+    const auto& f = plan_.fetches[a.fetch];
+    reading_[a.ticket] = a.fetch;
+    auto memory = f.in_place ? p_.tensors[f.shards[0].copies[0].view].memory : memory_kind::host;
+    p_.reads->post(a.ticket, {&manifest_.owners[static_cast<std::size_t>(f.owner)], f.offset,
+                              p_.place_for(f, a.ticket), memory});
+    report_.bytes += static_cast<std::int64_t>(f.bytes);
+  }
+
+  receiver_machine::actions verify(const receiver_action& a) {
+    const auto& f = plan_.fetches[a.fetch];
+    auto bytes = p_.place_for(f, a.ticket);
+    stopwatch watch;
+    auto wrong = p_.unpack.verify(f, bytes);
+    report_.verify_s += watch.seconds();
+    if (wrong.empty())
+      p_.unpack.unpack(f, bytes);
+    forget(a.ticket);
+    return machine_.verified(a.ticket, wrong.empty(), wrong, total_.seconds());
+  }
+
+  void forget(std::uint64_t ticket) {
+    reading_.erase(ticket);
+    p_.give_back(ticket);
+  }
+
+  [[nodiscard]] std::string waiting_for() const {
+    if (reading_.empty())
+      return {};
+    auto owner = plan_.fetches[reading_.begin()->second].owner;
+    return ", waiting for bytes of trainer rank " + std::to_string(owner);
+  }
+
+  void end(pull_outcome outcome, std::string error) {
+    over_ = true;
+    report_.outcome = outcome;
+    report_.error = std::move(error);
+    p_.reads->cancel();
+    while (!reading_.empty())
+      forget(reading_.begin()->first);
+  }
+
+  const manifest& manifest_;
+  const transfer_plan& plan_;
+  puller::implementation& p_;
+  const pull_options& options_;
+  pull_report& report_;
+  const stopwatch& total_;
+  receiver_machine machine_;
+  std::map<std::uint64_t, std::size_t> reading_; // ticket → fetch
+  double last_progress_ = 0;
+  bool over_ = false;
+  std::int32_t lost_owner_ = -1;
+};
+
+} // namespace
+
+puller::puller(transport& carrier, std::vector<tensor_view> tensors, layout target)
+  : impl_(std::make_unique<implementation>(carrier, std::move(tensors), std::move(target))) {}
+
+puller::~puller() = default;
+
+void puller::retarget(std::vector<tensor_view> tensors) {
+  ensure(tensors.size() == impl_->tensors.size(), "other tensors than before");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& before = impl_->tensors[i];
+    ensure(tensors[i].name == before.name && tensors[i].shape == before.shape
+             && tensors[i].type == before.type && tensors[i].memory == before.memory,
+           [&] { return before.name + " is not the same tensor as before"; });
+  }
+  impl_->tensors = std::move(tensors);
+  impl_->unpack = unpacker(impl_->tensors);
+  impl_->register_tensors();
+}
+
+pull_report puller::pull(const manifest& m, const pull_options& options) {
+  pull_report report;
+  report.number = m.number;
+  stopwatch total;
+  // An owner that is lost is left out of the next plan, as long as its replicas can stand in.
+  std::set<std::int32_t> avoid;
+  for (;;) {
+    stopwatch planning;
+    auto key = std::pair{m.topology(), avoid};
+    auto it = impl_->plans.find(key);
+    if (it == impl_->plans.end()) {
+      plan_options how{options.receiver, options.fetch_bytes, avoid};
+      it = impl_->plans.emplace(key, make_plan(m, impl_->target, impl_->tensors, how)).first;
+    }
+    report.plan_s += planning.seconds();
+    auto lost = attempt(m, it->second, *impl_, options, report, total).run();
+    if (lost < 0 || !avoid.insert(lost).second)
+      break;
+  }
+  report.total_s = total.seconds();
+  return report;
+}
+
+pull_report pull(const manifest& m, std::span<const tensor_view> staging, transport& carrier,
+                 double timeout_s, std::function<bool()> should_stop) {
+  pull_options options;
+  options.timeout_s = timeout_s;
+  options.should_stop = std::move(should_stop);
+  return puller(carrier, {staging.begin(), staging.end()}, replicated(staging)).pull(m, options);
+}
+
+} // namespace millrace::weightsync
