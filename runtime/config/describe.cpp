@@ -47,10 +47,17 @@ void describe(option_list& v, tokenizer_settings& s) {
 }
 
 void describe(option_list& v, arithmetic_settings& s) {
-  v("max_operand", s.max_operand, in_range(1, million), "Largest number in a task");
+  v("max_operand", s.max_operand, in_range(1, 999), "Largest number in a task");
   v("operations", s.operations, "Operations used: characters among + - *");
-  v("terms", s.terms, in_range(2, 8), "Numbers in a task");
-  v("words", s.words, "Write half of the tasks in words");
+  v("terms", s.terms, in_range(2, 4), "Numbers in a task; * binds more tightly than + and -");
+  v("words", s.words, in_range(0, 1), "The share of numbers and operations written as words");
+  v("negative", s.negative, "Whether results below 0 are asked for");
+  v("worked", s.worked,
+    "Demonstrations count their way to the result (7+3= is 8 9 10), so that answers have different "
+    "lengths; for two terms up to 20");
+  v("held_out_facts", s.held_out_facts,
+    "Held-out tasks are not trained on in any other writing or order either, only as instances of "
+    "the rule");
 }
 
 void describe(option_list& v, data_settings& s) {

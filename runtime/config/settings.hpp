@@ -116,12 +116,16 @@ struct tokenizer_settings {
   std::string alphabet; ///< empty: printable ASCII and newline
 };
 
-/// The built-in arithmetic tasks.
+/// The built-in arithmetic tasks. From easy to hard: small operands of one operation; more operations
+/// and larger operands; a third term; products of two digits.
 struct arithmetic_settings {
   std::int32_t max_operand = 99;
   std::string operations = "+-";
   std::int32_t terms = 2;
-  bool words = true; ///< half of the tasks are written in words
+  double words = 0.5;          ///< the share of operands and operations written as words
+  bool negative = true;        ///< whether results below 0 are asked for
+  bool worked = false;         ///< answers count their way to the result: their lengths differ
+  bool held_out_facts = false; ///< held-out tasks aren't trained on in any other writing either
 };
 
 struct data_settings {
