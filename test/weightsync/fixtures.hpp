@@ -63,4 +63,22 @@ private:
   std::vector<tensor_view> views_;
 };
 
+/// The global numbers of a slice's elements, by the definition and one by one.
+inline std::vector<std::int64_t> elements(const tensor_shape& shape, const slice& s) {
+  auto n = elements_of(shape);
+  std::vector<std::int64_t> all;
+  for (std::int64_t g = 0; g < n; ++g) {
+    if (s.axis >= 0) {
+      std::int64_t inner = 1;
+      for (auto i = static_cast<std::size_t>(s.axis) + 1; i < shape.size(); ++i)
+        inner *= shape[i];
+      auto index = g / inner % shape[static_cast<std::size_t>(s.axis)];
+      if (index < s.begin || index >= s.end)
+        continue;
+    }
+    all.push_back(g);
+  }
+  return {all.begin() + s.first, all.begin() + s.first + s.count};
+}
+
 } // namespace millrace::weightsync

@@ -1,3 +1,5 @@
+#include "fixtures.hpp"
+
 #include "weightsync/coverage.hpp"
 #include "weightsync/layout.hpp"
 #include "weightsync/packing.hpp"
@@ -28,24 +30,6 @@ slice random_slice(const tensor_shape& shape, std::mt19937_64& random) {
     s = part_of(s, first, count);
   }
   return s;
-}
-
-// The global numbers of a slice's elements, by the definition.
-std::vector<std::int64_t> elements(const tensor_shape& shape, const slice& s) {
-  auto n = elements_of(shape);
-  std::vector<std::int64_t> all;
-  for (std::int64_t g = 0; g < n; ++g) {
-    if (s.axis >= 0) {
-      std::int64_t inner = 1;
-      for (auto i = static_cast<std::size_t>(s.axis) + 1; i < shape.size(); ++i)
-        inner *= shape[i];
-      auto index = g / inner % shape[static_cast<std::size_t>(s.axis)];
-      if (index < s.begin || index >= s.end)
-        continue;
-    }
-    all.push_back(g);
-  }
-  return {all.begin() + s.first, all.begin() + s.first + s.count};
 }
 
 tensor_shape random_shape(std::mt19937_64& random) {
