@@ -1,0 +1,300 @@
+#pragma once
+
+// Every metric of the runtime, declared once. The owner is the kind of actor that keeps it. Gauges
+// with a key have that name in each step's line of metrics.jsonl.
+
+#include "runtime/metrics/metric.hpp"
+
+namespace millrace::metrics {
+
+/// Staleness as a label: how many of something are 0, 1, … versions old; "over" beyond that.
+inline metric_label by_staleness() {
+  return {"staleness", {"0", "1", "2", "3", "4", "5", "6", "7", "8", "over"}};
+}
+/// The label's value for a staleness.
+inline std::string staleness_label(std::int64_t versions) {
+  return versions > 8 ? "over" : std::to_string(versions < 0 ? 0 : versions);
+}
+
+/// Seconds, 0.1 ms to 400 s.
+inline std::vector<double> duration_bounds() { return exponential_bounds(1e-4, 2, 23); }
+
+// -- rollout controller ----------------------------------------------------------------------------
+
+inline const counter rollouts_admitted{
+  "controller", "millrace_rollouts_admitted_total", "rollouts", "Rollouts that were started"};
+inline const counter rollouts_ended{
+  "controller", "millrace_rollouts_ended_total", "rollouts",
+  "Rollouts by how they ended; with those in flight they add up to those admitted",
+  {"how", {"trained", "dropped", "filtered", "failed"}}};
+inline const counter rollouts_dropped{
+  "controller", "millrace_rollouts_dropped_total", "rollouts", "Rollouts that were dropped",
+  {"reason", {"stale", "sibling failed", "cancelled", "other"}}};
+inline const counter rollouts_retried{
+  "controller", "millrace_rollouts_retried_total", "rollouts",
+  "Rollouts handed out again after their generator died, stalled or returned them"};
+inline const gauge rollouts_in_state{
+  "controller", "millrace_rollouts_in_state", "rollouts", "Rollouts in flight, by where they are", {},
+  {"state", {"running", "scoring", "scored", "buffered", "training"}}};
+inline const gauge admission_outstanding{
+  "controller", "millrace_admission_outstanding_rollouts", "rollouts",
+  "Rollouts that count against the budget (eta + 1)·B", "outstanding"};
+inline const gauge admission_budget{
+  "controller", "millrace_admission_budget_rollouts", "rollouts",
+  "The budget (eta + 1)·B"};
+inline const gauge generators_up{
+  "controller", "millrace_generators_up", "generators", "Generators that take rollouts"};
+inline const gauge in_flight_by_staleness{
+  "controller", "millrace_in_flight_rollouts_by_staleness", "rollouts",
+  "Running rollouts by the staleness of their oldest token", {}, by_staleness()};
+inline const gauge in_flight_staleness{
+  "controller", "millrace_in_flight_staleness_versions", "versions",
+  "Staleness of running rollouts: the oldest token of all (head), the youngest (tail), and the "
+  "largest span within one rollout", {}, {"position", {"head", "tail", "span"}}};
+inline const gauge stream_version{
+  "controller", "millrace_version", "versions", "The newest version that was published", "version"};
+inline const counter zero_variance_groups{
+  "controller", "millrace_zero_variance_groups_total", "groups",
+  "Groups whose rewards were all equal"};
+inline const gauge group_reward{
+  "controller", "millrace_reward", "reward",
+  "Reward of the groups that were joined last, mean and standard deviation", {},
+  {"statistic", {"mean", "std"}}};
+
+// -- generators ------------------------------------------------------------------------------------
+
+inline const counter tokens_generated{
+  "generator", "millrace_tokens_generated_total", "tokens", "Tokens that were sampled"};
+inline const counter tokens_reprefilled{
+  "generator", "millrace_tokens_reprefilled_total", "tokens",
+  "Tokens whose cache was computed again after a weight swap or a move"};
+inline const counter tokens_discarded{
+  "generator", "millrace_tokens_discarded_total", "tokens",
+  "Sampled tokens of rollouts that were cancelled or given up"};
+inline const counter generator_busy{
+  "generator", "millrace_generator_busy_seconds_total", "seconds", "Time spent decoding"};
+inline const counter generator_idle{
+  "generator", "millrace_generator_idle_seconds_total", "seconds",
+  "Time with nothing to decode"};
+inline const counter generator_paused{
+  "generator", "millrace_generator_paused_seconds_total", "seconds",
+  "Time spent in weight swaps"};
+inline const gauge generator_idle_ratio{
+  "generator", "millrace_generator_idle_ratio", "ratio",
+  "Share of the last step's time with nothing to decode", "generator_idle"};
+inline const gauge generator_running{
+  "generator", "millrace_generator_running_sequences", "sequences",
+  "Sequences that are decoded together"};
+inline const gauge generator_waiting{
+  "generator", "millrace_generator_waiting_sequences", "sequences",
+  "Sequences that wait for a place in the batch"};
+inline const gauge generator_version{
+  "generator", "millrace_generator_version", "versions", "The version that it samples with"};
+inline const gauge kv_cache_used{
+  "generator", "millrace_kv_cache_used_tokens", "tokens", "Tokens in the cache"};
+inline const gauge kv_cache_capacity{
+  "generator", "millrace_kv_cache_capacity_tokens", "tokens", "Tokens that the cache can hold"};
+inline const histogram answer_length{
+  "generator", "millrace_answer_length_tokens", "tokens", "Generated tokens of finished rollouts",
+  exponential_bounds(1, 2, 18)};
+inline const counter answers{
+  "generator", "millrace_answers_total", "rollouts",
+  "Finished rollouts, by what ended them; length means truncated",
+  {"finish", {"stop", "length", "cancelled"}}};
+inline const histogram swap_pause{
+  "generator", "millrace_weight_swap_pause_seconds", "seconds",
+  "Time of a weight swap in which nothing was decoded: swap and re-prefill", duration_bounds()};
+inline const histogram swap_total{
+  "generator", "millrace_weight_swap_total_seconds", "seconds",
+  "From the notice of a version to its first token", duration_bounds()};
+inline const histogram swap_stage{
+  "generator", "millrace_weight_swap_stage_seconds", "seconds", "Stages of a weight swap",
+  duration_bounds(), {"stage", {"pull", "verify", "load", "quantise", "prefill"}}};
+inline const counter swap_bytes{
+  "generator", "millrace_weight_swap_bytes_total", "bytes", "Weights that were received"};
+
+// -- reward ----------------------------------------------------------------------------------------
+
+inline const counter answers_scored{
+  "reward", "millrace_answers_scored_total", "rollouts", "Answers that were judged",
+  {"verdict", {"correct", "wrong", "timeout", "error"}}};
+inline const counter reward_busy{
+  "reward", "millrace_reward_busy_seconds_total", "seconds", "Time spent judging"};
+inline const histogram score_latency{
+  "reward", "millrace_score_latency_seconds", "seconds", "Time to judge one answer",
+  duration_bounds()};
+
+// -- replay buffer ---------------------------------------------------------------------------------
+
+inline const gauge replay_depth{
+  "replay", "millrace_replay_rollouts", "rollouts", "Rollouts that wait for training", "replay_depth"};
+inline const gauge replay_capacity{
+  "replay", "millrace_replay_capacity_rollouts", "rollouts", "Rollouts that it can hold"};
+inline const counter replay_inserted{
+  "replay", "millrace_replay_inserted_total", "rollouts", "Rollouts that were put in"};
+inline const counter replay_handed_out{
+  "replay", "millrace_replay_handed_out_total", "rollouts", "Rollouts given to the trainer"};
+inline const counter replay_over_bound{
+  "replay", "millrace_replay_over_bound_total", "rollouts",
+  "Rollouts with tokens beyond eta, by what was done: old tokens masked, rollout dropped, or "
+  "waited for", {"action", {"mask", "drop", "wait"}}};
+inline const counter tokens_masked{
+  "replay", "millrace_tokens_masked_total", "tokens",
+  "Sampled tokens kept out of the loss for being beyond eta"};
+inline const gauge queue_by_staleness{
+  "replay", "millrace_queue_rollouts_by_staleness", "rollouts",
+  "Waiting rollouts by the staleness of their oldest token", {}, by_staleness()};
+inline const gauge queue_staleness{
+  "replay", "millrace_queue_staleness_versions", "versions",
+  "Staleness of waiting rollouts: the oldest token of all (head), the youngest (tail), and the "
+  "largest span within one rollout", {}, {"position", {"head", "tail", "span"}}};
+
+// -- trainer ---------------------------------------------------------------------------------------
+
+inline const counter steps_trained{
+  "trainer", "millrace_steps_total", "steps", "Training steps"};
+inline const counter steps_skipped{
+  "trainer", "millrace_updates_skipped_total", "updates",
+  "Optimiser steps skipped for a loss or gradient that was not finite"};
+inline const counter rollouts_trained{
+  "trainer", "millrace_rollouts_trained_total", "rollouts", "Rollouts that were trained on"};
+inline const counter tokens_trained{
+  "trainer", "millrace_tokens_trained_total", "tokens", "Sampled tokens that were trained on, once each"};
+inline const counter tokens_useful{
+  "trainer", "millrace_tokens_useful_total", "tokens",
+  "Of these, tokens whose advantage was not zero and that no mask took out"};
+inline const histogram trained_staleness{
+  "trainer", "millrace_trained_token_staleness_versions", "versions",
+  "Staleness of trained tokens", whole_bounds(16)};
+inline const histogram rollout_staleness{
+  "trainer", "millrace_trained_rollout_staleness_versions", "versions",
+  "Staleness of trained rollouts: of their oldest token (head), their youngest (tail), and the "
+  "difference (span)", whole_bounds(16), {"position", {"head", "tail", "span"}}};
+inline const counter trainer_busy{
+  "trainer", "millrace_trainer_busy_seconds_total", "seconds", "Time spent in training steps"};
+inline const counter trainer_waited{
+  "trainer", "millrace_trainer_wait_seconds_total", "seconds", "Time spent waiting for a batch"};
+inline const gauge trainer_idle_ratio{
+  "trainer", "millrace_trainer_idle_ratio", "ratio",
+  "Share of the last step's time spent waiting for its batch", "trainer_idle"};
+inline const gauge bubble_ratio{
+  "trainer", "millrace_bubble_ratio", "ratio",
+  "Share of the last step's time in which trainer or generators had nothing to do, averaged over "
+  "them", "bubble"};
+inline const gauge generated_rate{
+  "trainer", "millrace_tokens_generated_per_second", "tokens per second",
+  "Tokens sampled per second, over the last step", "generated_tokens_per_s"};
+inline const gauge trained_rate{
+  "trainer", "millrace_tokens_trained_per_second", "tokens per second",
+  "Sampled tokens trained on per second, over the last step", "trained_tokens_per_s"};
+inline const histogram step_time{
+  "trainer", "millrace_step_stage_seconds", "seconds", "Stages of a training step",
+  duration_bounds(),
+  {"stage", {"wait", "advantage", "old_logits", "forward_backward", "optimizer", "publish", "total"}}};
+inline const gauge loss{"trainer", "millrace_loss", "loss", "Mean loss of the last step", "loss"};
+inline const gauge learning_rate{
+  "trainer", "millrace_learning_rate", "1", "Learning rate of the last step", "learning_rate"};
+inline const gauge batch_reward_mean{
+  "trainer", "millrace_batch_reward_mean", "reward", "Mean reward of the last batch", "reward_mean"};
+inline const gauge batch_reward_std{
+  "trainer", "millrace_batch_reward_std", "reward",
+  "Standard deviation of the last batch's rewards", "reward_std"};
+inline const gauge batch_accuracy{
+  "trainer", "millrace_batch_accuracy_ratio", "ratio", "Share of right answers in the last batch",
+  "accuracy"};
+inline const gauge held_out_accuracy{
+  "trainer", "millrace_eval_accuracy_ratio", "ratio",
+  "Share of right answers in the last evaluation on held-out prompts", "eval_accuracy"};
+inline const gauge batch_zero_variance{
+  "trainer", "millrace_batch_zero_variance_groups", "groups",
+  "Groups of the last batch whose rewards were all equal", "zero_variance_groups"};
+inline const gauge batch_length{
+  "trainer", "millrace_batch_answer_length_tokens", "tokens",
+  "Mean generated tokens of the last batch's rollouts", "length_mean"};
+inline const gauge batch_truncated{
+  "trainer", "millrace_batch_truncated_ratio", "ratio",
+  "Share of the last batch's rollouts that ran into the token limit", "truncated"};
+inline const gauge grad_norm{
+  "trainer", "millrace_grad_norm", "1", "Global norm of the gradient before clipping", "grad_norm"};
+inline const gauge entropy{
+  "trainer", "millrace_entropy_nats", "nats", "Entropy of the policy at trained tokens", "entropy"};
+inline const gauge effective_sample_size{
+  "trainer", "millrace_effective_sample_size_ratio", "ratio",
+  "(sum w)^2 / (N sum w^2) of the importance weights between trainer and generator", "ess"};
+inline const gauge kl_infer_train{
+  "trainer", "millrace_kl_infer_train_nats", "nats",
+  "KL divergence of the generator's policy from the trainer's, at trained tokens", "kl_infer_train"};
+inline const gauge kl_reference{
+  "trainer", "millrace_kl_reference_nats", "nats", "KL divergence from the reference policy",
+  "kl_reference"};
+inline const gauge clip_fraction_positive{
+  "trainer", "millrace_clip_fraction_positive_ratio", "ratio",
+  "Share of trained tokens of positive advantage that the loss clipped", "clip_fraction_positive"};
+inline const gauge clip_fraction_negative{
+  "trainer", "millrace_clip_fraction_negative_ratio", "ratio",
+  "Share of trained tokens of negative advantage that the loss clipped", "clip_fraction_negative"};
+inline const gauge mask_fraction{
+  "trainer", "millrace_mask_fraction_ratio", "ratio",
+  "Share of tokens that the loss's masks took out", "mask_fraction"};
+inline const gauge staleness_mean{
+  "trainer", "millrace_batch_staleness_mean_versions", "versions",
+  "Mean staleness of the last batch's trained tokens", "staleness_mean"};
+inline const gauge staleness_max{
+  "trainer", "millrace_batch_staleness_max_versions", "versions",
+  "Largest staleness of a token trained on in the last batch", "staleness_max"};
+inline const gauge staleness_bound{
+  "trainer", "millrace_staleness_bound_versions", "versions", "eta, the bound", "eta"};
+
+// -- weight publishing -----------------------------------------------------------------------------
+
+inline const counter versions_published{
+  "publisher", "millrace_versions_published_total", "versions", "Versions that were published"};
+inline const counter leases_expired{
+  "publisher", "millrace_leases_expired_total", "leases",
+  "Readers that held a version beyond their lease"};
+inline const gauge leases_open{
+  "publisher", "millrace_leases_open", "leases", "Readers that hold a version"};
+inline const histogram publish_time{
+  "publisher", "millrace_publish_seconds", "seconds", "Time to put a version up for reading",
+  duration_bounds()};
+inline const counter checksum_failures{
+  "receiver", "millrace_checksum_failures_total", "shards",
+  "Shards whose checksum was wrong after a transfer"};
+inline const counter pulls{
+  "receiver", "millrace_weight_pulls_total", "pulls", "Attempts to fetch a version, by outcome",
+  {"outcome", {"done", "failed", "superseded"}}};
+inline const gauge link_share{
+  "receiver", "millrace_weight_pull_link_ratio", "ratio",
+  "Share of the link's measured bandwidth that the last pull reached"};
+
+// -- supervisor and process ------------------------------------------------------------------------
+
+inline const counter actors_restarted{
+  "supervisor", "millrace_actors_restarted_total", "restarts", "Actors that died and were restarted"};
+inline const counter stalls{
+  "supervisor", "millrace_stalls_total", "stalls",
+  "Times that nothing was trained for longer than supervisor.stall_report_s"};
+inline const gauge seconds_since_progress{
+  "process", "millrace_seconds_since_progress", "seconds",
+  "Time since the last training step, or since the start"};
+inline const gauge resident_memory{
+  "process", "millrace_resident_memory_bytes", "bytes", "Memory of the process", "rss_bytes"};
+inline const gauge peak_memory{
+  "process", "millrace_peak_resident_memory_bytes", "bytes", "Its largest value so far"};
+inline const counter cpu_time{
+  "process", "millrace_cpu_seconds_total", "seconds", "Processor time of all threads"};
+inline const gauge uptime{"process", "millrace_uptime_seconds", "seconds", "Time since the start"};
+inline const gauge threads{"process", "millrace_threads", "threads", "Threads of the process"};
+inline const gauge open_files{
+  "process", "millrace_open_files", "files", "Open files and sockets"};
+
+// -- every actor: filled from its snapshot ---------------------------------------------------------
+
+inline const gauge mailbox_depth{
+  "actor", "millrace_mailbox_messages", "messages", "Messages that wait for the actor"};
+inline const gauge state_age{
+  "actor", "millrace_state_seconds", "seconds", "Time that the actor has been in its present state"};
+inline const gauge waiting{
+  "actor", "millrace_waiting", "boolean", "1 while the actor waits for another"};
+
+} // namespace millrace::metrics
