@@ -50,8 +50,9 @@ MILLRACE_VECTORISED
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale) {
   // Adding 1.5 · 2^23 leaves the integer nearest (ties to even) in the low bits of the mantissa.
   constexpr float magic = 12582912.0F;
+  auto inverse = 1.0F / scale;
   for (std::size_t i = 0; i < n; ++i) {
-    auto x = from[i] / scale;
+    auto x = from[i] * inverse;
     x = x > 127.0F ? 127.0F : x;
     x = x > -127.0F ? x : -127.0F;
     to[i] = static_cast<std::int8_t>(std::bit_cast<std::int32_t>(x + magic) - 0x4B400000);

@@ -16,7 +16,7 @@ void bf16_to_f32(const std::uint16_t* from, float* to, std::size_t n);
 float largest_magnitude(const float* from, std::size_t n);
 /// Of symmetric 8-bit quantisation: largest magnitude ↔ 127; 1 where all are zero.
 float i8_scale(float largest);
-/// round(x / scale), ties to even, within ±127.
+/// round(x · (1 / scale)), ties to even, within ±127.
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale);
 void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale);
 

@@ -74,7 +74,7 @@ TEST_CASE("i8 is symmetric, rounds to the nearest and loses half a step at most"
     std::vector<float> y(n);
     i8_to_f32(q.data(), y.data(), n, scale);
     for (std::size_t i = 0; i < n; ++i) {
-      REQUIRE(q[i] == static_cast<std::int8_t>(std::nearbyint(x[i] / scale)));
+      REQUIRE(q[i] == static_cast<std::int8_t>(std::nearbyint(x[i] * (1.0F / scale))));
       REQUIRE(std::abs(x[i] - y[i]) <= 0.5001F * scale);
     }
   }
