@@ -14,6 +14,9 @@ namespace millrace::model {
 /// Columns of a packed matrix that lie together.
 inline constexpr std::int64_t strip_width = 16;
 
+/// Numbers that one partial sum of exponentials() covers.
+inline constexpr std::int64_t sum_width = 1024;
+
 constexpr std::int64_t strips_for(std::int64_t columns) {
   return (columns + strip_width - 1) / strip_width;
 }
@@ -65,8 +68,10 @@ struct kernel_table {
                  std::int64_t rows, std::int64_t ff);
   /// Largest of n numbers; NaN unless all are finite.
   float (*maximum)(const float* x, std::int64_t n);
-  /// w[i] = exp((x[i] − shift) · scale); returns their sum. w may be x; −∞ gives 0.
-  double (*exponentials)(const float* x, float* w, std::int64_t n, float shift, float scale);
+  /// w[i] = exp((x[i] − shift) · scale), and their sum over each 1,024 of them. w may be x; −∞
+  /// gives 0.
+  void (*exponentials)(const float* x, float* w, double* sums, std::int64_t n, float shift,
+                       float scale);
 };
 
 /// The best table that this machine can run: avx512, avx2 or generic.

@@ -73,21 +73,31 @@ MILLRACE_INLINE vec larger(const vec& a, const vec& b) {
   MILLRACE_EACH(a.part[i] > b.part[i] ? a.part[i] : b.part[i]);
 }
 
+// Down to a number in a fixed order, halving the width.
 MILLRACE_INLINE float sum_of(const vec& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v.part[0]);
+#else
   float s[16];
   store(s, v);
-  for (int i = 0; i < 8; ++i)
-    s[i] += s[i + 8];
-  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i)
+      s[i] += s[i + width];
+  return s[0];
+#endif
 }
 
 MILLRACE_INLINE float max_of(const vec& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v.part[0]);
+#else
   float s[16];
   store(s, v);
-  float m = s[0];
-  for (int i = 1; i < 16; ++i)
-    m = s[i] > m ? s[i] : m;
-  return m;
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i)
+      s[i] = s[i] > s[i + width] ? s[i] : s[i + width];
+  return s[0];
+#endif
 }
 
 /// eˣ to about 1 ulp for x ≤ 88; 0 below −87. Cody and Waite's reduction, Cephes' polynomial.
@@ -257,13 +267,28 @@ void rms_norm(const float* x, int64_t x_stride, const float* weight, float* y, i
 }
 
 void rope(float* x, int64_t heads, int64_t head_dim, const float* cos, const float* sin) {
+  typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__AVX2__)
+  typedef float oct __attribute__((vector_size(32), aligned(4), may_alias));
+#endif
   const int64_t half = head_dim / 2;
-  for (int64_t h = 0; h < heads; ++h, x += head_dim)
-    for (int64_t i = 0; i < half; ++i) {
-      const float a = x[i], b = x[i + half];
-      x[i] = a * cos[i] - b * sin[i];
-      x[i + half] = b * cos[i] + a * sin[i];
-    }
+  for (int64_t h = 0; h < heads; ++h, x += head_dim) {
+    int64_t i = 0;
+    const auto rotate = [&]<class T>(T*) {
+      const auto read = [](const float* p) { return *reinterpret_cast<const T*>(p); };
+      const T a = read(x + i), b = read(x + i + half), c = read(cos + i), s = read(sin + i);
+      *reinterpret_cast<T*>(x + i) = a * c - b * s;
+      *reinterpret_cast<T*>(x + i + half) = b * c + a * s;
+    };
+#if defined(__AVX2__)
+    for (; i + 8 <= half; i += 8)
+      rotate(static_cast<oct*>(nullptr));
+#endif
+    for (; i + 4 <= half; i += 4)
+      rotate(static_cast<quad*>(nullptr));
+    for (; i < half; ++i)
+      rotate(static_cast<float*>(nullptr));
+  }
 }
 
 void swiglu(const float* gate_up, int64_t stride, float* out, int64_t out_stride, int64_t rows,
@@ -426,10 +451,9 @@ float maximum(const float* x, int64_t n) {
   return sum_of(sum) == 0 ? max_of(most) : NAN;
 }
 
-double exponentials(const float* x, float* w, int64_t n, float shift, float scale) {
-  double total = 0;
-  for (int64_t first = 0; first < n; first += 1024) {
-    const int64_t end = n - first < 1024 ? n : first + 1024;
+void exponentials(const float* x, float* w, double* sums, int64_t n, float shift, float scale) {
+  for (int64_t first = 0; first < n; first += sum_width) {
+    const int64_t end = n - first < sum_width ? n : first + sum_width;
     vec sum{};
     int64_t i = first;
     for (; i + 16 <= end; i += 16) {
@@ -442,9 +466,8 @@ double exponentials(const float* x, float* w, int64_t n, float shift, float scal
       store_first(w + i, end - i, e);
       sum = sum + e;
     }
-    total += static_cast<double>(sum_of(sum));
+    *sums++ = static_cast<double>(sum_of(sum));
   }
-  return total;
 }
 
 } // namespace

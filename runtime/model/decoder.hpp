@@ -1,0 +1,89 @@
+#pragma once
+
+#include "runtime/model/kernels.hpp"
+#include "runtime/model/kv_cache.hpp"
+#include "runtime/model/model_config.hpp"
+#include "runtime/model/packed_weights.hpp"
+#include "runtime/model/worker_pool.hpp"
+#include "runtime/tensor_view.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace millrace::model {
+
+/// Consecutive tokens of one sequence that are to be computed now; what precedes them is in the
+/// cache already.
+struct token_run {
+  std::span<const std::int32_t> tokens; ///< at least one
+  std::int32_t start = 0;               ///< position of the first
+  const std::int32_t* blocks = nullptr; ///< the sequence's block table, covering all of them
+  bool wants_logits = false;            ///< of the last token
+};
+
+/// The transformer as a generator needs it: token by token over a block-wise KV cache, on CPU in
+/// fp32, with two sets of weights. Every number is bitwise independent of what is computed beside
+/// it (kernels.hpp). Torch-free. Not for use by two threads at once, except prepare().
+class decoder {
+public:
+  /// A cache of `blocks` blocks; memory is touched only as it is used. Positions up to
+  /// `max_context`. Throws user_error when memory cannot be had.
+  decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context, int threads);
+
+  /// Computes all runs together, writing their keys and values into the cache; runs of one batch
+  /// must not depend on each other. Needs swap() once before.
+  void forward(std::span<const token_run> runs);
+
+  /// After forward(): logits [vocab_size] of the i-th among the runs that wanted them. The caller
+  /// may overwrite them.
+  [[nodiscard]] float* logits(std::size_t i) {
+    return logits_.data() + static_cast<std::int64_t>(i) * config_.vocab_size;
+  }
+
+  /// Copies what block `from` holds (all layers) into `to`.
+  void copy_block(std::int32_t from, std::int32_t to);
+
+  /// Buffers for the next weights: Hugging Face names, fp32.
+  [[nodiscard]] std::vector<tensor_view> staging() const { return weights_.staging(); }
+  /// Lays the staged weights out for computing. May run beside forward().
+  void prepare() { weights_.prepare(); }
+  /// Staged weights become current; prepares them first where that was not done.
+  void swap() { weights_.swap(); }
+
+  [[nodiscard]] const model_config& config() const { return config_; }
+  [[nodiscard]] std::int64_t weight_bytes() const { return weights_.bytes(); }
+
+private:
+  void layer(std::int64_t index, std::int64_t rows);
+  void product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
+               std::int64_t c_stride, std::int64_t rows, bool add_to_c);
+  void attend(std::int64_t layer, std::int64_t rows);
+  void store_keys_and_values(std::int64_t layer, std::int64_t row);
+  [[nodiscard]] float* block_at(std::int64_t layer, std::int32_t block) const {
+    return cache_.get() + layer * layer_stride_ + block * block_stride_;
+  }
+
+  struct row {
+    const std::int32_t* blocks;
+    std::int32_t token, position;
+  };
+  struct free_memory {
+    void operator()(float* p) const;
+  };
+
+  model_config config_;
+  const kernel_table& kernels_;
+  packed_weights weights_;
+  worker_pool pool_;
+  rope_tables rope_;
+  std::int32_t max_context_;
+  std::int64_t value_width_, head_stride_, block_stride_, layer_stride_;
+  std::unique_ptr<float, free_memory> cache_;
+  std::vector<row> rows_;
+  std::vector<std::int64_t> wanted_; ///< rows whose logits are wanted
+  std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, activated_, logits_, scratch_;
+};
+
+} // namespace millrace::model
