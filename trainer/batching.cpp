@@ -157,14 +157,12 @@ packed_sequences pack(std::span<const training_sequence> sequences,
 
 partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t token_budget,
                         micro_batch_packing rule, std::size_t at_least) {
-  for (std::size_t i = 0; i < lengths.size(); ++i)
-    if (lengths[i] > token_budget)
-      throw user_error("sequence " + std::to_string(i) + " of the training batch has "
-                       + std::to_string(lengths[i])
-                       + " tokens, but a micro-batch may hold "
-                       + std::to_string(token_budget)
-                       + ": raise trainer.micro_batch_tokens to " + std::to_string(lengths[i])
-                       + " or more, or lower the longest prompt or answer allowed");
+  auto longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  if (longest > token_budget)
+    throw user_error("a sequence of the training batch has " + std::to_string(longest)
+                     + " tokens, but a micro-batch may hold " + std::to_string(token_budget)
+                     + ": raise trainer.micro_batch_tokens to " + std::to_string(longest)
+                     + " or more, or lower the longest prompt or answer allowed");
   if (lengths.empty())
     return {};
   return rule == micro_batch_packing::karmarkar_karp

@@ -3,6 +3,7 @@
 #include "runtime/error.hpp"
 
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -21,7 +22,7 @@ namespace millrace::trainer {
 namespace {
 
 constexpr auto manifest_name = "manifest.json";
-constexpr auto state_name = "state.json";
+constexpr auto state_folder = "state";
 constexpr auto pointer_name = "latest";
 constexpr auto writing_prefix = ".writing-";
 constexpr auto removing_prefix = ".removing-";
@@ -158,7 +159,7 @@ std::vector<fs::path> checkpoint_store::list() const {
 }
 
 checkpoint checkpoint_store::save(version at, const std::function<void(const fs::path&)>& write,
-                                  const std::map<std::string, json>& state) {
+                                  const std::map<std::string, std::string>& state) {
   try {
     fs::create_directories(root_);
     remove_leftovers();
@@ -168,7 +169,9 @@ checkpoint checkpoint_store::save(version at, const std::function<void(const fs:
     auto aside = root_ / (writing_prefix + name);
     fs::create_directory(aside);
     write(aside);
-    write_text(aside / state_name, json(state).dump());
+    fs::create_directory(aside / state_folder);
+    for (const auto& [part, bytes] : state)
+      write_text(aside / state_folder / part, bytes);
     json manifest{{"format", 1}, {"version", at.value}, {"sequence", sequence},
                   {"files", list_and_flush(aside)}};
     manifest["checksum"] = checksum(manifest.dump());
@@ -205,7 +208,8 @@ checkpoint checkpoint_store::open(const fs::path& folder) {
     }
     checkpoint result{folder, {manifest["version"].get<std::int32_t>()},
                       manifest["sequence"].get<std::int64_t>(), {}};
-    result.state = json::parse(read_text(folder / state_name)).get<std::map<std::string, json>>();
+    for (const auto& entry : fs::directory_iterator(folder / state_folder))
+      result.state[entry.path().filename().string()] = read_text(entry.path());
     return result;
   } catch (const json::exception& e) {
     throw user_error("checkpoint: " + folder.string() + " can't be understood: " + e.what());

@@ -2,8 +2,6 @@
 
 #include "runtime/ids.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -19,14 +17,14 @@ struct checkpoint {
   std::filesystem::path folder;
   version at;                ///< of the model in it
   std::int64_t sequence = 0; ///< grows with every save
-  std::map<std::string, nlohmann::json> state; ///< what each part of the program gave to save()
+  std::map<std::string, std::string> state; ///< what each part of the program gave to save()
 };
 
 /// Checkpoints of one run, in one folder:
 ///
 ///     000007-v12/            complete from the moment it has this name
 ///       manifest.json        every file with its size and XXH3 checksum (`xxhsum -H3` proves them)
-///       state.json           named JSON values of the other parts: data cursor, ledger, …
+///       state/NAME           what other parts gave, as it is: data cursor, ledger, …
 ///       …                    what the writer puts there: model/, optimizer.safetensors, …
 ///     latest                 the name of the newest
 ///
@@ -42,11 +40,12 @@ public:
   /// a corrupt checkpoint was passed over.
   checkpoint_store(std::filesystem::path root, std::int32_t keep_last, notice say);
 
-  /// `write` fills the empty folder that it is given. Older checkpoints beyond keep_last are
+  /// `write` fills the empty folder that it is given. `state` is bytes by name (a file's name), in
+  /// whatever form; JSON where a person may want to read it. Older checkpoints beyond keep_last are
   /// removed afterwards. \throws user_error when the disk is full or not writable, or whatever
   /// `write` throws; the earlier checkpoints are then untouched.
   checkpoint save(version at, const std::function<void(const std::filesystem::path&)>& write,
-                  const std::map<std::string, nlohmann::json>& state);
+                  const std::map<std::string, std::string>& state);
 
   /// The one that `latest` names or, where that is torn or corrupt (said aloud), the newest that is
   /// valid. Nothing when there is no checkpoint at all. \throws user_error when there are

@@ -116,7 +116,7 @@ TEST_CASE("a sequence above the budget is the user's error and says what to set"
   std::vector<std::int64_t> lengths{10, 300, 20};
   for (auto rule : {micro_batch_packing::fewest_sequences, micro_batch_packing::karmarkar_karp})
     REQUIRE_THROWS_WITH(micro_batches(lengths, 256, rule),
-                        Catch::Contains("sequence 1") && Catch::Contains("300 tokens")
+                        Catch::Contains("300 tokens") && Catch::Contains("256")
                           && Catch::Contains("trainer.micro_batch_tokens"));
   REQUIRE(micro_batches(lengths, 300, micro_batch_packing::fewest_sequences).size() == 2);
   REQUIRE(micro_batches({}, 1, micro_batch_packing::karmarkar_karp).empty());

@@ -1,0 +1,76 @@
+#pragma once
+
+#include "runtime/config/settings.hpp"
+#include "runtime/messages.hpp"
+#include "runtime/model/model_config.hpp"
+#include "runtime/model/tokenizer.hpp"
+#include "runtime/tensor_view.hpp"
+#include "trainer/demonstration.hpp"
+#include "trainer/statistics.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace millrace::trainer {
+
+struct registries;
+
+/// The policy being trained, with everything that training it needs: network, tokenizer, optimisers,
+/// old log-probs, KL reference. What a trainer owns; no torch in sight.
+///
+/// First warm_up() as often as wanted, then step() from version 0, 1, …; a warm-up step after the
+/// first step() is a bug. Used by one thread at a time, which takes settings.trainer.threads for
+/// tensor operations whenever it calls in here. With settings.deterministic only deterministic
+/// kernels are used, in the whole process.
+class policy {
+public:
+  /// From scratch (settings.model.architecture, settings.tokenizer, weights by settings.seed) or,
+  /// where settings.model.path is set, from that Hugging Face folder. `known` names losses and
+  /// advantages beside the built-in ones. \throws user_error
+  static policy create(const settings& s, const registries* known = nullptr);
+
+  /// From what save() wrote; settings.model is not looked at. Goes on where that one was: the next
+  /// steps give the same bits as if it had never stopped. \throws user_error
+  static policy load(const settings& s, const std::filesystem::path& folder,
+                     const registries* known = nullptr);
+
+  policy(policy&&) noexcept;
+  policy& operator=(policy&&) noexcept;
+  ~policy();
+
+  /// One optimiser step of supervised warm-up. \throws user_error when a demonstration exceeds
+  /// trainer.micro_batch_tokens
+  supervised_statistics warm_up(std::span<const demonstration> batch);
+
+  /// One training step from current(), which it then advances, even where every update was skipped:
+  /// the batch is spent. \throws invariant_error when `from` is another version, or a token is too
+  /// stale \throws user_error when a sequence exceeds trainer.micro_batch_tokens; the policy is then
+  /// as before
+  step_statistics step(version from, std::span<const scored_group> groups);
+
+  /// Version 0 until the first step.
+  [[nodiscard]] version current() const;
+  [[nodiscard]] std::int64_t warm_up_steps() const;
+
+  /// The parameters' memory, fp32, by Hugging Face's names: valid as long as this, and changed only
+  /// by warm_up() and step().
+  [[nodiscard]] std::vector<tensor_view> views() const;
+  [[nodiscard]] const model::model_config& config() const;
+  [[nodiscard]] const model::tokenizer& tokenizer() const;
+
+  /// Into an existing folder: `model/` in Hugging Face's form, `optimizer.safetensors`,
+  /// `trainer.json`. For checkpoint_store::save(). \throws user_error when the disk refuses
+  void save(const std::filesystem::path& folder) const;
+
+  /// Only the model, in Hugging Face's form. \throws user_error when the disk refuses
+  void save_model(const std::filesystem::path& folder) const;
+
+private:
+  struct parts;
+  explicit policy(std::unique_ptr<parts> p);
+  std::unique_ptr<parts> parts_;
+};
+
+} // namespace millrace::trainer

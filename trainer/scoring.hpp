@@ -1,0 +1,64 @@
+#pragma once
+
+#include "policy_loss/token_logprobs.hpp"
+#include "runtime/model/transformer.hpp"
+#include "trainer/batching.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+namespace millrace::trainer {
+
+/// Tensors of a plain vector's contents (copied), int64, int32 or fp32.
+at::Tensor tensor_of(const std::vector<std::int64_t>& values);
+at::Tensor tensor_of(const std::vector<std::int32_t>& values);
+at::Tensor tensor_of(const std::vector<float>& values);
+
+/// Log-probs, entropies and top-1 hits of the packed sequences' sampled tokens, [M] each, under
+/// `network`. The hidden states of other tokens never meet the head.
+policy_loss::token_logprobs_result score_tokens(const model::transformer& network,
+                                                const packed_sequences& packed,
+                                                double temperature);
+
+/// A batch with the place of each sequence's sampled tokens in per-token tensors over all of it.
+struct token_layout {
+  explicit token_layout(std::span<const training_sequence> sequences);
+
+  std::vector<std::int32_t> cu_seqlens; ///< [S + 1]
+  [[nodiscard]] std::int64_t tokens() const { return cu_seqlens.back(); }
+
+  /// [M] int64: where the sampled tokens of pack(sequences, which) lie.
+  [[nodiscard]] at::Tensor places(std::span<const std::size_t> which) const;
+};
+
+/// Scores sequences without gradient, a micro-batch at a time.
+class batch_scorer {
+public:
+  batch_scorer(std::span<const training_sequence> sequences, const token_layout& layout,
+               std::int64_t micro_batch_tokens, micro_batch_packing packing, double temperature)
+      : sequences_(sequences), layout_(layout), micro_batch_tokens_(micro_batch_tokens),
+        packing_(packing), temperature_(temperature) {}
+
+  /// Writes the log-probs of the sampled tokens of `which` under `network` into their places in
+  /// `logp`, fp32 [tokens of the batch].
+  void fill(at::Tensor& logp, const model::transformer& network,
+            std::span<const std::size_t> which) const;
+
+  /// Splits `which`, leaving out sequences with no sampled token.
+  [[nodiscard]] partition split(std::span<const std::size_t> which) const;
+
+  [[nodiscard]] std::span<const training_sequence> sequences() const { return sequences_; }
+  [[nodiscard]] const token_layout& layout() const { return layout_; }
+  [[nodiscard]] double temperature() const { return temperature_; }
+
+private:
+  std::span<const training_sequence> sequences_;
+  const token_layout& layout_;
+  std::int64_t micro_batch_tokens_;
+  micro_batch_packing packing_;
+  double temperature_;
+};
+
+} // namespace millrace::trainer

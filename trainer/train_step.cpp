@@ -1,0 +1,352 @@
+#include "trainer/train_step.hpp"
+
+#include "runtime/error.hpp"
+#include "trainer/step_batch.hpp"
+#include "trainer/tensor_memory.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+namespace millrace::trainer {
+
+using policy_loss::counts;
+
+namespace {
+
+/// Adds the time from here to the end of the scope to a stage.
+class stopwatch {
+public:
+  explicit stopwatch(double& total) : total_(total) {}
+  ~stopwatch() {
+    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  }
+  stopwatch(const stopwatch&) = delete;
+  stopwatch& operator=(const stopwatch&) = delete;
+
+private:
+  double& total_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+};
+
+std::string name_of(loss_aggregation a) {
+  return std::string(names(a)[static_cast<std::size_t>(a)]);
+}
+
+nlohmann::json loss_params(const algorithm_settings& a) {
+  auto params = a.loss.params;
+  if (!params.contains("agg"))
+    params["agg"] = name_of(a.aggregation);
+  return params;
+}
+
+std::unique_ptr<policy_loss::loss> make_kl(const algorithm_settings& a, const registries& known) {
+  if (a.kl.coefficient == 0 || a.kl.place != kl_place::loss)
+    return nullptr;
+  auto params = loss_params(a);
+  nlohmann::json kl{{"beta", a.kl.coefficient},
+                    {"estimator", names(a.kl.estimator)[static_cast<std::size_t>(a.kl.estimator)]},
+                    {"agg", params["agg"]}};
+  if (params.contains("fixed_length"))
+    kl["fixed_length"] = params["fixed_length"];
+  return policy_loss::make_loss("kl_in_loss", kl, known.losses, "algorithm.kl");
+}
+
+adamw_options optimizer_options(const trainer_settings& t) {
+  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip};
+}
+
+} // namespace
+
+/// What a micro-batch must know of its whole minibatch.
+struct reinforcement::shares {
+  counts global;
+  at::Tensor keep;         ///< bool [tokens of the batch], for losses that choose among all of them
+  bool kept_alone = false; ///< the micro-batch is the minibatch: kept counts are its own
+};
+
+reinforcement::reinforcement(model::transformer& network, const settings& s,
+                             const registries& known)
+    : network_(network), settings_(s),
+      schedule_{s.trainer.lr, s.trainer.lr_warmup_steps, s.run.steps, s.trainer.lr_schedule,
+                s.trainer.lr_floor},
+      loss_(policy_loss::make_loss(s.algorithm.loss.name, loss_params(s.algorithm), known.losses)),
+      kl_(make_kl(s.algorithm, known)),
+      advantage_(policy_loss::make_advantage(s.algorithm.advantage.name,
+                                             s.algorithm.advantage.params, known.advantages)),
+      optimizer_(network, optimizer_options(s.trainer)) {
+  const auto& kl = s.algorithm.kl;
+  auto wants_reference = kl.coefficient != 0 || loss_->needs().ref;
+  if (wants_reference && kl.reference == kl_reference::none)
+    throw user_error("algorithm.kl.reference: found \"none\", but "
+                     + (kl.coefficient != 0 ? std::string("algorithm.kl.coefficient is not 0")
+                                            : "the loss " + s.algorithm.loss.name + " needs one")
+                     + "; set it to \"initial\"");
+  if (advantage_->needs().values || advantage_->needs().log_ratio)
+    throw user_error("algorithm.advantage: \"" + s.algorithm.advantage.name
+                     + "\" needs the values of a critic, and this trainer has none; use grpo, rloo, "
+                       "mean_baseline or reinforce_plus_plus");
+  if (wants_reference)
+    reference_ = network.frozen_copy();
+  if (loss_->needs().prox)
+    old_logits_ = make_old_logits(s.algorithm, network);
+}
+
+reinforcement::~reinforcement() = default;
+
+step_statistics reinforcement::step(version from, std::span<const scored_group> groups) {
+  step_batch b(from, groups, settings_);
+  {
+    stopwatch all(b.stats.seconds.total);
+    {
+      stopwatch stage(b.stats.seconds.old_logits);
+      score_reference(b);
+    }
+    {
+      stopwatch stage(b.stats.seconds.advantage);
+      advantages(b);
+    }
+    auto epochs = std::max(settings_.trainer.epochs, 1);
+    auto split = [&](std::int32_t epoch) {
+      return minibatches(b.sequences, settings_.trainer.minibatches,
+                         settings_.seed + static_cast<std::uint64_t>(from.value)
+                                            * static_cast<std::uint64_t>(epochs)
+                           + static_cast<std::uint64_t>(epoch));
+    };
+    auto parts = split(0);
+    prepare(b, parts);
+    b.stats.learning_rate = schedule_.at(from.value);
+    for (std::int32_t epoch = 0; epoch < epochs; ++epoch) {
+      if (epoch > 0)
+        parts = split(epoch);
+      for (std::size_t m = 0; m < parts.size(); ++m) {
+        b.first_pass = epoch == 0;
+        b.before_first_update = epoch == 0 && m == 0;
+        b.where = "minibatch " + std::to_string(m + 1) + " of " + std::to_string(parts.size())
+                  + (epochs > 1 ? ", epoch " + std::to_string(epoch + 1) : "");
+        train_minibatch(b, parts[m]);
+      }
+    }
+    finish(b);
+  }
+  return std::move(b.stats);
+}
+
+/// Log-probs of the frozen reference.
+void reinforcement::score_reference(step_batch& b) const {
+  if (!reference_)
+    return;
+  b.reference = at::zeros({b.layout.tokens()}, at::kFloat);
+  b.scorer.fill(b.reference, *reference_, b.everything);
+}
+
+void reinforcement::advantages(step_batch& b) const {
+  at::NoGradGuard no_grad;
+  policy_loss::advantage_inputs in;
+  in.rewards = b.rewards;
+  in.group_ids = b.group_ids;
+  in.mask = at::ones({b.layout.tokens()}, at::kBool);
+  in.cu_seqlens = b.layout.cu_seqlens;
+  const auto& kl = settings_.algorithm.kl;
+  if (kl.coefficient != 0 && kl.place == kl_place::reward) {
+    auto shaped = policy_loss::kl_reward(b.behaviour, b.reference, in,
+                                         {.coefficient = kl.coefficient,
+                                          .estimator = static_cast<policy_loss::kl_estimator>(
+                                            kl.estimator)});
+    in.token_rewards = shaped.token_rewards;
+    in.rewards = b.per_sequence_sum(shaped.token_rewards);
+  }
+  auto computed = advantage_->compute(in).advantages;
+  b.set_advantages(computed);
+}
+
+/// Old log-probs that don't have to wait for the micro-batches.
+void reinforcement::prepare(step_batch& b, const partition& minibatches) {
+  if (!old_logits_ || minibatches.empty())
+    return;
+  stopwatch stage(b.stats.seconds.old_logits);
+  std::vector<std::size_t> others;
+  for (std::size_t m = 1; m < minibatches.size(); ++m)
+    others.insert(others.end(), minibatches[m].begin(), minibatches[m].end());
+  b.old = old_logits_->before_step({b.from, network_, b.scorer, minibatches.front(), others});
+  b.stats.old_logits_served = b.old.served;
+}
+
+void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> which) {
+  std::vector<std::size_t> active, idle;
+  for (auto s : which)
+    (b.has_advantage[s] || !idle_without_advantage_ ? active : idle).push_back(s);
+  auto with_gradient = b.scorer.split(active);
+  auto without = b.scorer.split(idle);
+  auto parts = with_gradient;
+  parts.insert(parts.end(), without.begin(), without.end());
+  if (parts.empty())
+    return;
+  auto finite = true;
+  {
+    stopwatch stage(b.stats.seconds.forward_backward);
+    auto whole = look_at_whole(b, parts, which);
+    auto loss = b.loss_sum, kl = b.kl_sum;
+    for (std::size_t i = 0; i < parts.size() && finite; ++i)
+      finite = train_micro_batch(b, parts[i], whole, i < with_gradient.size());
+    if (!finite)
+      b.loss_sum = loss, b.kl_sum = kl;
+  }
+  stopwatch stage(b.stats.seconds.optimizer);
+  if (!finite)
+    optimizer_.discard();
+  auto update = finite ? optimizer_.step(b.stats.learning_rate) : adamw::outcome{};
+  if (update.applied) {
+    ++b.stats.updates;
+    b.stats.grad_norm += update.grad_norm;
+    b.stats.clipped_updates += update.clipped ? 1 : 0;
+    return;
+  }
+  ++b.stats.skipped_updates;
+  b.stats.remarks.push_back("training from " + to_string(b.from) + ": the "
+                            + (finite ? "gradient" : "loss") + " of " + b.where
+                            + " is not finite; its update was skipped");
+}
+
+/// The minibatch's counts; and for losses whose masks or denominators look beyond a micro-batch, one
+/// evaluation on all of it, without gradient, first.
+reinforcement::shares reinforcement::look_at_whole(step_batch& b, const partition& parts,
+                                                   std::span<const std::size_t> which) const {
+  shares whole;
+  whole.global.batch = static_cast<std::int64_t>(which.size());
+  for (auto s : which) {
+    auto tokens = b.layout.cu_seqlens[s + 1] - b.layout.cu_seqlens[s];
+    whole.global.tokens += tokens;
+    whole.global.sequences += tokens > 0 ? 1 : 0;
+  }
+  auto needs = loss_->needs();
+  whole.kept_alone = needs.kept_counts && parts.size() == 1;
+  if (parts.size() == 1 || !(needs.kept_counts || needs.batch_whole))
+    return whole;
+  at::NoGradGuard no_grad;
+  auto all = at::zeros({b.layout.tokens()}, at::kFloat);
+  b.scorer.fill(all, network_, which);
+  auto packed = pack(b.sequences, which);
+  auto places = b.layout.places(which);
+  auto out = loss_->compute(loss_inputs(b, packed, which, places, all.index_select(0, places)));
+  whole.global.kept_tokens = out.local.kept_tokens;
+  whole.global.kept_sequences = out.local.kept_sequences;
+  if (needs.batch_whole)
+    whole.keep = at::zeros({b.layout.tokens()}, at::kBool).index_copy_(0, places, out.keep);
+  return whole;
+}
+
+policy_loss::inputs reinforcement::loss_inputs(step_batch& b, const packed_sequences& packed,
+                                               std::span<const std::size_t> which,
+                                               const at::Tensor& places,
+                                               const at::Tensor& logp) const {
+  policy_loss::inputs in;
+  in.logp_new = logp;
+  in.logp_behav = b.behaviour.index_select(0, places);
+  in.advantages = b.advantages.index_select(0, places);
+  in.rewards = b.rewards.index_select(0, sequence_indices(which));
+  in.cu_seqlens = packed.sampled_cu_seqlens;
+  if (b.reference.defined())
+    in.logp_ref = b.reference.index_select(0, places);
+  if (!old_logits_)
+    return in;
+  if (!b.old.logp.defined()) {
+    in.logp_prox = old_logits_->at_micro_batch(
+      {logp.detach(), in.logp_behav, b.versions.index_select(0, places)}, b.from);
+    return in;
+  }
+  if (b.old.first_minibatch_is_current && b.before_first_update)
+    b.old.logp.index_copy_(0, places, logp.detach());
+  in.logp_prox = b.old.logp.index_select(0, places);
+  return in;
+}
+
+/// False when the loss is not finite. Without `with_gradient` the network is only evaluated, and the
+/// loss's gradient at its log-probs is expected to be 0; if it isn't, once more with gradient.
+bool reinforcement::train_micro_batch(step_batch& b, std::span<const std::size_t> which,
+                                      const shares& whole, bool with_gradient) {
+  auto packed = pack(b.sequences, which);
+  refuse_stale(packed, b.from, settings_.rollout.eta);
+  policy_loss::token_logprobs_result scored;
+  {
+    at::AutoGradMode mode(with_gradient);
+    scored = score_tokens(network_, packed, b.scorer.temperature());
+  }
+  auto logp = with_gradient ? scored.logp : scored.logp.detach().requires_grad_();
+  auto places = b.layout.places(which);
+  auto in = loss_inputs(b, packed, which, places, logp);
+  if (whole.keep.defined())
+    in.keep = whole.keep.index_select(0, places);
+  in.global = whole.global;
+  if (whole.kept_alone) {
+    in.global.reset();
+    auto local = loss_->compute(in).local;
+    in.global = whole.global;
+    in.global->kept_tokens = local.kept_tokens;
+    in.global->kept_sequences = local.kept_sequences;
+  }
+  auto out = loss_->compute(in);
+  auto total = out.loss;
+  auto kl = 0.0;
+  if (kl_) {
+    in.keep = at::Tensor();
+    in.global = whole.global;
+    auto penalty = kl_->compute(in).loss;
+    kl = penalty.item<double>();
+    total = total.add(penalty);
+  }
+  auto value = total.item<double>();
+  if (!std::isfinite(value))
+    return false;
+  total.backward();
+  if (!with_gradient && logp.grad().defined() && logp.grad().count_nonzero().item<int64_t>() > 0) {
+    idle_without_advantage_ = false;
+    return train_micro_batch(b, which, whole, true);
+  }
+  b.loss_sum += value;
+  b.kl_sum += kl;
+  ++b.stats.micro_batches;
+  b.stats.processed_tokens += static_cast<std::int64_t>(packed.tokens.size());
+  b.tally(out, in.advantages);
+  if (b.first_pass)
+    b.tally_first_pass(scored, places);
+  return true;
+}
+
+void reinforcement::finish(step_batch& b) {
+  b.finish_statistics();
+  if (old_logits_)
+    b.stats.ewma_reset = old_logits_->after_step(network_, b.kept());
+}
+
+std::vector<tensor_view> reinforcement::tensors() const {
+  auto views = optimizer_.state();
+  if (old_logits_)
+    for (auto& v : old_logits_->tensors())
+      views.push_back(std::move(v));
+  if (reference_)
+    for (auto& v : reference_->views()) {
+      v.name = "reference/" + v.name;
+      views.push_back(std::move(v));
+    }
+  return views;
+}
+
+nlohmann::json reinforcement::state() const {
+  return {{"updates", optimizer_.updates()},
+          {"old_logits", old_logits_ ? old_logits_->state() : nlohmann::json::object()},
+          {"idle_without_advantage", idle_without_advantage_}};
+}
+
+void reinforcement::restore(const nlohmann::json& state) {
+  optimizer_.set_updates(state.at("updates").get<std::int64_t>());
+  idle_without_advantage_ = state.at("idle_without_advantage").get<bool>();
+  if (old_logits_)
+    old_logits_->restore(state.at("old_logits"), network_);
+}
+
+} // namespace millrace::trainer

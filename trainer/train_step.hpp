@@ -1,0 +1,89 @@
+#pragma once
+
+#include "policy_loss/advantage.hpp"
+#include "policy_loss/loss.hpp"
+#include "runtime/config/settings.hpp"
+#include "runtime/messages.hpp"
+#include "runtime/model/transformer.hpp"
+#include "trainer/adamw.hpp"
+#include "trainer/learning_rate.hpp"
+#include "trainer/old_logits.hpp"
+#include "trainer/statistics.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace millrace::trainer {
+
+class step_batch;
+
+/// What settings may name: the built-in functions and those of plugins.
+struct registries {
+  policy_loss::loss_registry losses = policy_loss::builtin_losses();
+  policy_loss::advantage_registry advantages = policy_loss::builtin_advantages();
+};
+
+/// Policy-gradient training, one step at a time. A step takes the batch of one version and makes the
+/// parameters of the next:
+///
+///   advantages of the whole batch → old log-probs → for each epoch, for each minibatch of whole
+///   groups: forward and backward by micro-batches under the token budget, each loss a share of its
+///   minibatch's (normalised by the minibatch's token count, so that any split gives the same sum)
+///   → clip → AdamW
+///
+/// Nothing is random but the split into minibatches, which depends on (seed, version, epoch). With
+/// the same thread count, the same batch gives the same parameters bit for bit.
+class reinforcement {
+public:
+  /// The network must outlive this, is the policy of version 0 (and the KL reference), and its
+  /// gradients are this one's. \throws user_error when the algorithm's settings are wrong
+  reinforcement(model::transformer& network, const settings& s, const registries& known = {});
+  ~reinforcement();
+
+  /// Trains on `groups` from version `from`. A minibatch whose loss or gradient is not finite is
+  /// skipped, counted and remarked on. \throws invariant_error when a sampled token's staleness is
+  /// above η or below 0 (then nothing has changed) \throws user_error when a sequence exceeds the
+  /// token budget
+  step_statistics step(version from, std::span<const scored_group> groups);
+
+  /// Tensors to be written to a checkpoint or filled from one, and what else belongs to it.
+  [[nodiscard]] std::vector<tensor_view> tensors() const;
+  [[nodiscard]] nlohmann::json state() const;
+  /// After tensors() and the network's parameters were filled.
+  void restore(const nlohmann::json& state);
+
+private:
+  struct shares;
+
+  void score_reference(step_batch& b) const;
+  void advantages(step_batch& b) const;
+  void prepare(step_batch& b, const partition& minibatches);
+  void train_minibatch(step_batch& b, std::span<const std::size_t> which);
+  shares look_at_whole(step_batch& b, const partition& parts,
+                       std::span<const std::size_t> which) const;
+  policy_loss::inputs loss_inputs(step_batch& b, const packed_sequences& packed,
+                                  std::span<const std::size_t> which, const at::Tensor& places,
+                                  const at::Tensor& logp) const;
+  bool train_micro_batch(step_batch& b, std::span<const std::size_t> which, const shares& whole,
+                         bool with_gradient);
+  void finish(step_batch& b);
+
+  model::transformer& network_;
+  settings settings_;
+  learning_rate_schedule schedule_;
+  std::unique_ptr<policy_loss::loss> loss_;
+  std::unique_ptr<policy_loss::loss> kl_;
+  std::unique_ptr<policy_loss::advantage> advantage_;
+  std::unique_ptr<old_logits> old_logits_; ///< null where the loss has no use for it
+  std::optional<model::transformer> reference_;
+  adamw optimizer_;
+  /// Whether sequences without advantage may be spared the backward pass; unlearnt when the loss
+  /// turns out to have a gradient there.
+  bool idle_without_advantage_ = true;
+};
+
+} // namespace millrace::trainer
