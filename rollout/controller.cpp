@@ -162,7 +162,9 @@ claim_reply rollout_controller::claim(const claim_request& request) {
       end_group(group, dropped, "stale");
   for (auto group : request.take) {
     auto it = groups_.find(group);
-    if (it == groups_.end() || ledger_.state({group, 0}) != buffered)
+    auto room = options_.limits.batch_size
+                - static_cast<std::int64_t>(claimed_.size()) * options_.group_size;
+    if (it == groups_.end() || ledger_.state({group, 0}) != buffered || room < options_.group_size)
       continue;
     for (const auto& s : it->second.samples)
       ledger_.move(s.data.id, training);
@@ -182,6 +184,15 @@ void rollout_controller::published(version v) {
   }
   claimed_.clear();
   published_ = v;
+}
+
+std::vector<in_flight_start> rollout_controller::in_flight() const {
+  std::vector<in_flight_start> out;
+  for (const auto& [group, g] : groups_)
+    for (const auto& s : g.samples)
+      if (ledger_.state(s.data.id) < buffered && s.started >= version{0})
+        out.push_back({s.data.id, s.started});
+  return out;
 }
 
 void rollout_controller::tick(double now) {
@@ -246,6 +257,8 @@ bool rollout_controller::assign(rollout_id id, version at_least) {
   if (!to)
     return false;
   s.generator = to;
+  auto first = s.data.oldest(); // what it brings with it, or the weights that it starts under
+  s.started = first >= version{0} ? first : loads_[*to].acknowledged;
   s.data.attempt = s.attempts++;
   s.deadline = now_ + options_.rollout_timeout_s;
   s.cost = s.data.prompt_length + options_.sampling.max_tokens - s.data.generated();

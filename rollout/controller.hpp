@@ -104,6 +104,9 @@ public:
   /// The trainer published `v`: the batch that made it is trained.
   void published(version v);
 
+  /// Rollouts that a generator or a reward worker has, with the oldest version they may hold.
+  [[nodiscard]] std::vector<in_flight_start> in_flight() const;
+
   /// Hands out again what is overdue. `now` in seconds, monotonic.
   void tick(double now);
   /// No more admissions; what runs may finish.
@@ -132,6 +135,7 @@ private:
     std::int32_t attempts = 0;
     std::int32_t score_attempts = 0;
     double deadline = 0;
+    version started = no_version; ///< the oldest version that a token of it may have
     std::int64_t cost = 0; ///< tokens charged to the generator
   };
   struct group_record {

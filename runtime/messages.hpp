@@ -7,6 +7,7 @@
 #include "runtime/ids.hpp"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct prompt {
   std::int64_t id = 0; ///< position in its source: the key of its random streams
   std::string text;    ///< what the model reads
   std::string answer;  ///< what the reward compares with; may be empty where the reward needs none
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, prompt& x) {
+    return f(x.id, x.text, x.answer);
+  }
 };
 
 /// How to sample. Part of every task, so that training and evaluation share one engine.
@@ -30,6 +36,12 @@ struct sampling_params {
   std::int32_t min_tokens = 0; ///< end-of-sequence tokens are not sampled before this many
   bool ignore_eos = false;     ///< go on to max_tokens whatever is sampled (benchmarks)
   std::uint64_t seed = 0;      ///< with (prompt id, sample, position) keys the random stream
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, sampling_params& x) {
+    return f(x.temperature, x.top_p, x.min_p, x.top_k, x.max_tokens, x.min_tokens, x.ignore_eos,
+             x.seed);
+  }
 };
 
 enum class finish_reason : std::uint8_t { none, stop, length, cancelled };
@@ -70,12 +82,23 @@ struct rollout {
       v = x > v ? x : v;
     return {v};
   }
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, rollout& x) {
+    return f(x.id, x.attempt, x.prompt_id, x.prompt_length, x.tokens, x.behaviour_logp,
+             x.versions, x.finish, x.text, x.reward, x.correct, x.started_at, x.finished_at);
+  }
 };
 
 /// rollout controller → generator: start (or go on with) this rollout.
 struct generation_task {
   rollout so_far; ///< prompt tokens, and what an earlier attempt had sampled
   sampling_params sampling;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, generation_task& x) {
+    return f(x.so_far, x.sampling);
+  }
 };
 
 /// What the generator reports about one weight swap.
@@ -89,6 +112,12 @@ struct swap_report {
   std::int64_t bytes = 0;
   std::int64_t reprefilled_tokens = 0;
   std::int64_t running = 0; ///< sequences that were interrupted
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, swap_report& x) {
+    return f(x.from, x.to, x.pause_s, x.total_s, x.pull_s, x.verify_s, x.prefill_s, x.bytes,
+             x.reprefilled_tokens, x.running);
+  }
 };
 
 /// A finished group with its rewards. rollout controller → replay buffer.
@@ -96,6 +125,11 @@ struct scored_group {
   std::int64_t group = 0;
   prompt question;
   std::vector<rollout> rollouts;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, scored_group& x) {
+    return f(x.group, x.question, x.rollouts);
+  }
 };
 
 /// rollout controller → reward worker: judge this answer.
@@ -104,6 +138,11 @@ struct score_request {
   prompt question;
   std::string text; ///< the answer
   finish_reason finish = finish_reason::none;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, score_request& x) {
+    return f(x.id, x.question, x.text, x.finish);
+  }
 };
 
 /// reward worker → rollout controller.
@@ -111,6 +150,11 @@ struct score {
   rollout_id id;
   float reward = 0;
   bool correct = false; ///< what accuracy counts, apart from how it is paid
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, score& x) {
+    return f(x.id, x.reward, x.correct);
+  }
 };
 
 /// replay buffer → rollout controller: may I hand these groups to the trainer at this version?
@@ -118,67 +162,263 @@ struct claim_request {
   version training_from;
   std::vector<std::int64_t> take; ///< group ids, oldest first
   std::vector<std::int64_t> drop; ///< groups beyond η that the buffer will not hand out
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, claim_request& x) {
+    return f(x.training_from, x.take, x.drop);
+  }
 };
 
 /// rollout controller → replay buffer.
 struct claim_reply {
   version published; ///< what the controller knows; a claim for an older version is refused
   std::vector<std::int64_t> granted; ///< all groups of the batch for this version, so far
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, claim_reply& x) {
+    return f(x.published, x.granted);
+  }
 };
 
-// -- inspection: what is serialized, for every struct above ---------------------------------------
+/// A rollout that is not in the replay buffer yet, with the oldest version a token of it may have.
+struct in_flight_start {
+  rollout_id id;
+  version oldest;
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, prompt& x) {
-  return f(x.id, x.text, x.answer);
-}
+  template <class I>
+  friend typename I::result_type inspect(I& f, in_flight_start& x) {
+    return f(x.id, x.oldest);
+  }
+};
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, sampling_params& x) {
-  return f(x.temperature, x.top_p, x.min_p, x.top_k, x.max_tokens, x.min_tokens, x.ignore_eos,
-           x.seed);
-}
+/// rollout controller → replay buffer, when it asks (over_bound: wait).
+struct in_flight_reply {
+  std::vector<in_flight_start> rollouts;
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, rollout& x) {
-  return f(x.id, x.attempt, x.prompt_id, x.prompt_length, x.tokens, x.behaviour_logp, x.versions,
-           x.finish, x.text, x.reward, x.correct, x.started_at, x.finished_at);
-}
+  template <class I>
+  friend typename I::result_type inspect(I& f, in_flight_reply& x) {
+    return f(x.rollouts);
+  }
+};
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, generation_task& x) {
-  return f(x.so_far, x.sampling);
-}
+/// rollout controller → generator. Answered when taken: until then they are sent again.
+struct assign_tasks {
+  std::vector<generation_task> tasks;
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, swap_report& x) {
-  return f(x.from, x.to, x.pause_s, x.total_s, x.pull_s, x.verify_s, x.prefill_s, x.bytes,
-           x.reprefilled_tokens, x.running);
-}
+  template <class I>
+  friend typename I::result_type inspect(I& f, assign_tasks& x) {
+    return f(x.tasks);
+  }
+};
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, scored_group& x) {
-  return f(x.group, x.question, x.rollouts);
-}
+/// rollout controller → generator: their groups are closed, or others do them.
+struct cancel_rollouts {
+  std::vector<rollout_id> ids;
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, score_request& x) {
-  return f(x.id, x.question, x.text, x.finish);
-}
+  template <class I>
+  friend typename I::result_type inspect(I& f, cancel_rollouts& x) {
+    return f(x.ids);
+  }
+};
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, score& x) {
-  return f(x.id, x.reward, x.correct);
-}
+/// generator → rollout controller. Answered when noted: until then they are kept and sent again.
+struct rollouts_finished {
+  std::vector<rollout> rollouts;
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, claim_request& x) {
-  return f(x.training_from, x.take, x.drop);
-}
+  template <class I>
+  friend typename I::result_type inspect(I& f, rollouts_finished& x) {
+    return f(x.rollouts);
+  }
+};
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, claim_reply& x) {
-  return f(x.published, x.granted);
-}
+/// generator → rollout controller, every so many tokens: what to go on from should it die.
+struct rollouts_progress {
+  std::vector<rollout> rollouts;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, rollouts_progress& x) {
+    return f(x.rollouts);
+  }
+};
+
+/// generator → rollout controller: it stops, or can't do these; partial rollouts go on elsewhere.
+struct rollouts_returned {
+  std::vector<rollout> rollouts;
+  std::string reason;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, rollouts_returned& x) {
+    return f(x.rollouts, x.reason);
+  }
+};
+
+/// rollout controller → reward worker, which answers with score_results for the same rollouts.
+struct score_batch {
+  std::vector<score_request> requests;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, score_batch& x) {
+    return f(x.requests);
+  }
+};
+
+/// reward worker → rollout controller.
+struct score_results {
+  std::vector<score> scores;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, score_results& x) {
+    return f(x.scores);
+  }
+};
+
+/// rollout controller → replay buffer. Answered when they are in.
+struct buffer_groups {
+  std::vector<scored_group> groups;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, buffer_groups& x) {
+    return f(x.groups);
+  }
+};
+
+/// trainer → replay buffer: give me the batch for the step from this version. Asked again until
+/// answered; the same version always gets the same batch.
+struct batch_request {
+  version training_from;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, batch_request& x) {
+    return f(x.training_from);
+  }
+};
+
+/// replay buffer → trainer: B rollouts, oldest first. Tokens older than η carry no_version here:
+/// they are context like the prompt, and no loss sees them (`over_bound: mask`).
+struct train_batch {
+  version training_from;
+  std::vector<scored_group> groups;
+  std::int64_t masked_tokens = 0;  ///< that were sampled, and are too old
+  std::int64_t dropped_rollouts = 0; ///< since the last batch, for being too old
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, train_batch& x) {
+    return f(x.training_from, x.groups, x.masked_tokens, x.dropped_rollouts);
+  }
+};
+
+/// trainer → rollout controller and weight receivers: version `v` can be pulled as the manifest
+/// says (its bytes; weightsync/manifest.hpp reads them).
+struct weights_published {
+  version v;
+  std::string manifest;
+  double at = 0; ///< seconds on the publisher's clock
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, weights_published& x) {
+    return f(x.v, x.manifest, x.at);
+  }
+};
+
+/// weight receiver → publisher: may I read this version's buffers? Answered with lease_reply.
+struct lease_request {
+  std::string receiver;
+  version v;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, lease_request& x) {
+    return f(x.receiver, x.v);
+  }
+};
+
+/// publisher → weight receiver.
+struct lease_reply {
+  std::uint64_t lease = 0; ///< 0: refused, a newer version is current
+  version current;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, lease_reply& x) {
+    return f(x.lease, x.current);
+  }
+};
+
+/// weight receiver → publisher: still reading (`done` false), or done with it.
+struct lease_update {
+  std::uint64_t lease = 0;
+  bool done = false;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, lease_update& x) {
+    return f(x.lease, x.done);
+  }
+};
+
+/// weight receiver → generator, urgent: the staging buffers hold `v`, every checksum proven.
+struct weights_ready {
+  version v;
+  double noticed_at = 0; ///< seconds on this node's clock, when the notice came
+  double pull_s = 0;
+  double verify_s = 0;
+  std::int64_t bytes = 0;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, weights_ready& x) {
+    return f(x.v, x.noticed_at, x.pull_s, x.verify_s, x.bytes);
+  }
+};
+
+/// generator → rollout controller: I sample with `v` from now on. Answered when noted.
+struct generator_at {
+  std::string generator;
+  version v;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, generator_at& x) {
+    return f(x.generator, x.v);
+  }
+};
+
+/// What one training step did. training worker → trainer → recorder. `values` are keyed by metric.
+struct step_report {
+  version trained_from;
+  version published;
+  std::map<std::string, double> values;
+  std::vector<std::int64_t> staleness; ///< trained tokens by staleness 0, 1, …
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, step_report& x) {
+    return f(x.trained_from, x.published, x.values, x.staleness);
+  }
+};
+
+/// training worker → trainer: the step is done and its version can be pulled.
+struct train_result {
+  step_report report;
+  std::string manifest;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, train_result& x) {
+    return f(x.report, x.manifest);
+  }
+};
+
+/// generator → recorder, a few times a second and after each swap.
+struct generator_report {
+  std::string generator;
+  version v;
+  std::int64_t running = 0;
+  std::int64_t waiting = 0;
+  std::int64_t generated_tokens = 0;    ///< since it started
+  std::int64_t reprefilled_tokens = 0;  ///< since it started
+  double busy_s = 0;                    ///< decoding, since it started
+  double idle_s = 0;                    ///< with nothing to decode, since it started
+  std::vector<swap_report> swaps;       ///< since the last report
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, generator_report& x) {
+    return f(x.generator, x.v, x.running, x.waiting, x.generated_tokens, x.reprefilled_tokens,
+             x.busy_s, x.idle_s, x.swaps);
+  }
+};
 
 } // namespace millrace

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "actors/message_types.hpp"
+#include "rollout/controller.hpp"
+
+#include <functional>
+#include <memory>
+
+namespace millrace {
+
+struct controller_actor_options {
+  controller_options controller;
+  double request_timeout_s = 5;  ///< until a message to another actor is taken as lost
+  double reward_timeout_s = 10;  ///< for one answer
+  std::size_t score_chunk = 32;  ///< answers per message to a reward worker
+  double tick_s = 0.25;          ///< how often overdue work is looked for
+  /// Called after every decision: checkers and counters look in here. Empty: nobody does.
+  std::function<void(const rollout_controller&)> observe;
+};
+
+/// Shell of the rollout_controller: turns its actions into requests, and lost requests into events.
+///
+/// Takes: (joined_atom, generator's name, capacity, version, actor), (joined_atom, reward worker's
+/// name, actor), (joined_atom, replay buffer); the stream's messages; (save_atom) → std::string
+/// (JSON), (save_atom, std::string) to go on from that; (totals_atom) → std::string (JSON);
+/// (flight_atom) → in_flight_reply; (drain_atom). Whoever joins is monitored, and given up when it dies.
+class controller_state {
+public:
+  static inline const char* name = "controller";
+
+  controller_state(caf::event_based_actor* self) : self_(self) {
+  }
+  caf::behavior start(controller_actor_options options, std::shared_ptr<prompt_feed> feed);
+
+private:
+  struct reward_worker {
+    std::string name;
+    caf::actor handle;
+    std::int64_t outstanding = 0;
+  };
+
+  void flush();
+  void send_assignments(std::vector<controller_actions::assignment> assignments);
+  void send_scores(std::vector<score_request> requests);
+  void send_groups(std::vector<scored_group> groups);
+  void add_generator(const std::string& name, std::int64_t capacity, version v,
+                     const caf::actor& handle);
+  void remove(const caf::actor_addr& gone);
+  [[nodiscard]] std::string totals() const;
+
+  caf::event_based_actor* self_;
+  controller_actor_options options_;
+  std::shared_ptr<prompt_feed> feed_;
+  std::unique_ptr<rollout_controller> controller_;
+  std::vector<caf::actor> generators_; ///< by the controller's index
+  std::vector<reward_worker> rewards_;
+  std::vector<score_request> unsent_scores_; ///< while no reward worker is up
+  std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
+  caf::actor replay_;
+};
+
+caf::behavior controller_actor(caf::stateful_actor<controller_state>* self,
+                               controller_actor_options options,
+                               std::shared_ptr<prompt_feed> feed);
+
+} // namespace millrace

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "runtime/messages.hpp"
+
+#include <caf/all.hpp>
+
+namespace millrace {
+
+// Commands without content. (CAF 0.17 atoms: ten characters at most.)
+using tick_atom = caf::atom_constant<caf::atom("tick")>;      ///< to oneself: time has passed
+using start_atom = caf::atom_constant<caf::atom("start")>;    ///< begin to train
+using decode_atom = caf::atom_constant<caf::atom("decode")>;  ///< to oneself: one decode step
+using joined_atom = caf::atom_constant<caf::atom("joined")>;  ///< an actor joined the stream
+using save_atom = caf::atom_constant<caf::atom("save")>;      ///< what a checkpoint needs of you
+using totals_atom = caf::atom_constant<caf::atom("totals")>;  ///< the ledger's sums
+using flight_atom = caf::atom_constant<caf::atom("in_flight")>; ///< → in_flight_reply
+using drain_atom = caf::atom_constant<caf::atom("drain")>;    ///< finish what runs, start no more
+using finished_atom = caf::atom_constant<caf::atom("finished")>; ///< the run came to its end
+using failed_atom = caf::atom_constant<caf::atom("failed")>;  ///< the run cannot go on
+using inspect_atom = caf::atom_constant<caf::atom("inspect")>; ///< answered with actor_snapshot
+
+/// Registers every message with CAF: both ends of a link must know the same types.
+void add_message_types(caf::actor_system_config& config);
+
+} // namespace millrace

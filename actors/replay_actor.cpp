@@ -1,0 +1,151 @@
+#include "actors/replay_actor.hpp"
+
+#include "actors/shell.hpp"
+#include "runtime/error.hpp"
+
+#include <algorithm>
+
+namespace millrace {
+
+namespace {
+
+/// The batch as the trainer gets it: tokens beyond η become context.
+train_batch to_message(const training_batch& batch, std::int64_t dropped) {
+  train_batch out{batch.from, {}, batch.masked_tokens, dropped};
+  auto masked = batch.masked.begin();
+  for (const auto& group : batch.groups) {
+    out.groups.push_back(*group);
+    for (auto& r : out.groups.back().rollouts) {
+      if (masked == batch.masked.end() || masked->id != r.id)
+        continue;
+      for (auto span : masked->spans)
+        std::fill(r.versions.begin() + span.begin, r.versions.begin() + span.end,
+                  no_version.value);
+      ++masked;
+    }
+  }
+  return out;
+}
+
+} // namespace
+
+caf::behavior replay_state::start(replay_actor_options options, caf::actor controller) {
+  report_exceptions(self_);
+  options_ = std::move(options);
+  controller_ = std::move(controller);
+  buffer_ = std::make_unique<replay_buffer>(options_.buffer);
+  insist(self_, controller_, options_.request_timeout_s,
+         caf::make_message(joined_atom::value, caf::actor{self_}));
+  return {
+    [this](buffer_groups& groups) { insert(groups); },
+    [this](const batch_request& request) { return take_request(request); },
+  };
+}
+
+void replay_state::insert(buffer_groups& groups) {
+  for (auto& g : groups.groups) {
+    auto id = g.group;
+    // A buffer of (η+1)·B always has room for what the budget lets through.
+    ensure(buffer_->insert(std::move(g)) != insert_result::full,
+           [&] { return "the replay buffer was full when group " + std::to_string(id) + " came"; });
+  }
+  attempt();
+}
+
+caf::result<train_batch> replay_state::take_request(const batch_request& request) {
+  if (request.training_from < asked_)
+    return caf::make_error(caf::sec::invalid_argument, std::string("an older version's batch"));
+  if (auto out = buffer_->batch_out(); out && out->from < request.training_from)
+    buffer_->confirmed(out->from); // only after its step does the trainer ask from the next version
+  if (request.training_from > asked_)
+    asked_at_ = now_s(self_);
+  asked_ = request.training_from;
+  promise_ = self_->make_response_promise<train_batch>();
+  auto answer = promise_;
+  attempt();
+  return answer;
+}
+
+void replay_state::attempt() {
+  if (!promise_.pending() || busy_)
+    return;
+  if (options_.buffer.over_bound != over_bound::wait
+      || now_s(self_) > asked_at_ + options_.wait_timeout_s) {
+    attempt({});
+    return;
+  }
+  busy_ = true;
+  self_->request(controller_, within(options_.request_timeout_s), flight_atom::value)
+    .then(
+      [this](const in_flight_reply& reply) {
+        busy_ = false;
+        std::vector<in_flight_rollout> in_flight;
+        for (const auto& r : reply.rollouts)
+          in_flight.push_back({r.id, r.oldest});
+        attempt(in_flight);
+      },
+      [this](const caf::error&) { busy_ = false; }); // the trainer asks again
+}
+
+void replay_state::attempt(std::span<const in_flight_rollout> in_flight) {
+  auto offer = buffer_->hand_out(asked_, in_flight);
+  using enum hand_out_result::state;
+  if (offer.what == ready || !offer.dropped.empty())
+    claim(offer);
+}
+
+void replay_state::claim(const hand_out_result& offer) {
+  claim_request request{asked_, {}, offer.dropped};
+  if (offer.what == hand_out_result::state::ready)
+    for (const auto& g : offer.batch->groups)
+      request.take.push_back(g->group);
+  busy_ = true;
+  self_->request(controller_, within(options_.request_timeout_s), request)
+    .then(
+      [this, offered = request.take](const claim_reply& reply) {
+        busy_ = false;
+        granted(reply, offered);
+      },
+      [this](const caf::error&) { busy_ = false; }); // the trainer asks again
+}
+
+void replay_state::granted(const claim_reply& reply, const std::vector<std::int64_t>& offered) {
+  if (reply.published != asked_)
+    return; // the trainer has gone on: it will ask for that version
+  if (reply.granted == offered) {
+    if (!offered.empty())
+      deliver();
+    return;
+  }
+  // The controller knows better: some were trained already, or an earlier life of this buffer had
+  // claimed others for the same version.
+  std::vector<std::int64_t> refused;
+  for (auto g : offered)
+    if (std::find(reply.granted.begin(), reply.granted.end(), g) == reply.granted.end())
+      refused.push_back(g);
+  auto full = static_cast<std::int64_t>(reply.granted.size()) > 0
+              && buffer_->adopt(asked_, reply.granted).empty()
+              && buffer_->in_training() >= options_.buffer.batch_size;
+  if (full) {
+    deliver();
+    return;
+  }
+  buffer_->take_back();
+  buffer_->drop(refused);
+  attempt();
+}
+
+void replay_state::deliver() {
+  if (!promise_.pending())
+    return; // the trainer asks again, and gets the same batch
+  auto dropped = buffer_->counters().dropped;
+  promise_.deliver(to_message(*buffer_->batch_out(), dropped - dropped_before_));
+  dropped_before_ = dropped;
+}
+
+caf::behavior replay_actor(caf::stateful_actor<replay_state>* self, replay_actor_options options,
+                           caf::actor controller) {
+  return self->state.start(std::move(options), std::move(controller));
+}
+
+} // namespace millrace

@@ -1,0 +1,82 @@
+#include "actors/supervisor.hpp"
+
+#include "actors/shell.hpp"
+
+namespace millrace {
+
+caf::behavior supervisor_state::start(supervisor_options options, std::vector<child_spec> children,
+                                      caf::actor owner,
+                                      std::function<void(const std::string&)> events) {
+  report_exceptions(self_);
+  options_ = options;
+  owner_ = std::move(owner);
+  events_ = std::move(events);
+  self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
+  for (auto& spec : children) {
+    children_.push_back({std::move(spec), nullptr, 0});
+    launch(children_.size() - 1);
+  }
+  return {
+    [this](tick_atom, std::size_t i) {
+      if (!ending_)
+        launch(i);
+    },
+    [this](inspect_atom, const std::string& name) -> caf::result<caf::actor> {
+      for (const auto& c : children_)
+        if (c.spec.name == name && c.handle)
+          return c.handle;
+      return caf::make_error(caf::sec::invalid_argument, "no actor is called " + name);
+    },
+    // Ending: nothing is started again, and all children are told to stop.
+    [this](drain_atom) {
+      ending_ = true;
+      for (const auto& c : children_)
+        if (c.handle)
+          self_->send_exit(c.handle, caf::exit_reason::user_shutdown);
+    },
+  };
+}
+
+void supervisor_state::launch(std::size_t i) {
+  auto& c = children_[i];
+  c.handle = c.spec.spawn(self_);
+  self_->monitor(c.handle);
+  if (c.restarts > 0) {
+    events_(c.spec.name + " is up again (restart " + std::to_string(c.restarts) + " of "
+            + std::to_string(options_.max_restarts) + ")");
+    if (c.spec.replaced)
+      c.spec.replaced(self_, c.handle);
+  }
+}
+
+void supervisor_state::lost(const caf::down_msg& down) {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    auto& c = children_[i];
+    if (c.handle.address() != down.source)
+      continue;
+    c.handle = nullptr;
+    if (ending_)
+      return;
+    auto why = text_of(down.reason, self_->system());
+    if (c.spec.essential || c.restarts >= options_.max_restarts) {
+      ending_ = true;
+      self_->send(owner_, failed_atom::value,
+                  c.spec.name + " died: " + why
+                    + (c.spec.essential ? "" : " (beyond supervisor.max_restarts)"));
+      return;
+    }
+    events_(c.spec.name + " died: " + why);
+    auto delay = options_.restart_delay_s * static_cast<double>(1U << std::min(c.restarts, 10));
+    ++c.restarts;
+    self_->delayed_send(self_, after(delay), tick_atom::value, i);
+    return;
+  }
+}
+
+caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, supervisor_options options,
+                         std::vector<child_spec> children, caf::actor owner,
+                         std::function<void(const std::string&)> events) {
+  return self->state.start(options, std::move(children), std::move(owner), std::move(events));
+}
+
+} // namespace millrace

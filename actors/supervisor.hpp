@@ -1,0 +1,63 @@
+#pragma once
+
+#include "actors/message_types.hpp"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace millrace {
+
+/// How to start one child, and what its death means.
+struct child_spec {
+  std::string name;
+  std::function<caf::actor(caf::event_based_actor* parent)> spawn;
+  bool essential = false; ///< its death ends the run; others are started again
+  /// Tells those who hold a handle of the dead one. Those that join by themselves need none.
+  std::function<void(caf::event_based_actor* parent, const caf::actor& successor)> replaced;
+};
+
+struct supervisor_options {
+  std::int32_t max_restarts = 5; ///< of one child
+  double restart_delay_s = 0.1;  ///< doubled each time
+};
+
+/// Watches all actors of the stream. A dead generator, reward worker or replay buffer is started
+/// again; a dead trainer or controller, or a child beyond its restarts, ends the run.
+///
+/// Sends to `owner`: (failed_atom, text) when the run can't go on. Calls `events` with every death and
+/// restart as text. Takes (drain_atom): ends all children.
+/// Answers (inspect_atom, name) with the child's present handle.
+class supervisor_state {
+public:
+  static inline const char* name = "supervisor";
+
+  supervisor_state(caf::event_based_actor* self) : self_(self) {
+  }
+  caf::behavior start(supervisor_options options, std::vector<child_spec> children,
+                      caf::actor owner, std::function<void(const std::string&)> events);
+
+private:
+  struct child {
+    child_spec spec;
+    caf::actor handle;
+    std::int32_t restarts = 0;
+  };
+
+  void launch(std::size_t i);
+  void lost(const caf::down_msg& down);
+
+  caf::event_based_actor* self_;
+  supervisor_options options_;
+  std::vector<child> children_;
+  caf::actor owner_;
+  std::function<void(const std::string&)> events_;
+  bool ending_ = false;
+};
+
+caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, supervisor_options options,
+                         std::vector<child_spec> children, caf::actor owner,
+                         std::function<void(const std::string&)> events);
+
+} // namespace millrace

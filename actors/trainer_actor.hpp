@@ -1,0 +1,78 @@
+#pragma once
+
+#include "actors/message_types.hpp"
+
+#include <memory>
+#include <string>
+
+namespace millrace {
+
+/// The work behind the trainer: a real policy, or the simulator's.
+class training_backend {
+public:
+  virtual ~training_backend() = default;
+  /// The version that can be pulled now, published on the first call.
+  virtual weights_published publish_current() = 0;
+  /// One step from batch.training_from; the next version is published when it returns.
+  virtual train_result train(const train_batch& batch) = 0;
+  /// Writes a checkpoint of the current version; `stream` is the controller's state.
+  virtual void save(const std::string& stream) = 0;
+};
+
+/// Runs a training_backend on a thread of its own, so that the trainer itself is never deaf.
+/// Takes train_batch → train_result; (start_atom) → weights_published; (save_atom, stream).
+struct training_worker_state {
+  static inline const char* name = "train_worker";
+  std::shared_ptr<training_backend> backend;
+};
+
+caf::behavior training_worker(caf::stateful_actor<training_worker_state>* self,
+                              std::shared_ptr<training_backend> backend);
+
+struct trainer_options {
+  std::int32_t steps = 1;            ///< the run ends when this version is published
+  std::int32_t checkpoint_every = 0; ///< steps; 0: only at the end
+  double request_timeout_s = 5;
+  double batch_timeout_s = 5;   ///< then the batch is asked for again (the same one comes)
+  double step_timeout_s = 3600; ///< a step that takes longer ends the run
+};
+
+struct trainer_peers {
+  caf::actor worker, controller, replay, publisher, recorder;
+  caf::actor owner; ///< gets (finished_atom) when the last step is published and saved
+};
+
+/// The trainer's course: ask for a batch → train → publish → tell → (checkpoint) → again. It asks
+/// for the batch of version v + 1 only after the controller has noted v + 1.
+///
+/// Takes (start_atom), (joined_atom, replay buffer) after a restart of that one, (drain_atom): stop
+/// after the step under way.
+class trainer_state {
+public:
+  static inline const char* name = "trainer";
+
+  trainer_state(caf::event_based_actor* self) : self_(self) {
+  }
+  caf::behavior start(trainer_options options, trainer_peers peers);
+
+private:
+  void publish_first();
+  void ask_for_batch();
+  void train(const train_batch& batch);
+  void publish(const weights_published& p);
+  void published();
+  void checkpoint(bool last);
+  void fail(const std::string& what, const caf::error& e);
+
+  caf::event_based_actor* self_;
+  trainer_options options_;
+  trainer_peers peers_;
+  version v_{0};
+  double asked_at_ = 0;
+  bool draining_ = false;
+};
+
+caf::behavior trainer_actor(caf::stateful_actor<trainer_state>* self, trainer_options options,
+                            trainer_peers peers);
+
+} // namespace millrace
