@@ -1,5 +1,6 @@
 #pragma once
 
+#include "policy_loss/kl.hpp"
 #include "policy_loss/registry.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -69,7 +70,7 @@ std::unique_ptr<advantage> make_advantage(std::string_view name, const nlohmann:
 /// the last valid one of a sequence its outcome as well.
 struct kl_reward_options {
   double coefficient = 0.1;
-  int estimator = 1;         ///< k1 = x, k2 = x²/2, k3 = e^(−x) − 1 + x, of x = log μ − log ref
+  kl_estimator estimator = kl_estimator::k1; ///< of x = log μ − log ref
   double log_ratio_clamp = 0; ///< 0: none
 };
 struct kl_reward_outputs {
