@@ -2,10 +2,12 @@
 
 #include "runtime/config/settings.hpp"
 #include "runtime/messages.hpp"
+#include "runtime/registry.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -59,8 +61,16 @@ private:
   std::int64_t position_ = 0;
 };
 
-/// The source that the configuration asks for: `data.source` is "arithmetic" or "jsonl".
-/// \throws user_error for another name, and what the source itself throws
+/// Makes a source from the section `data` and the run's seed.
+using prompt_source_factory
+  = std::function<std::unique_ptr<prompt_source>(const data_settings&, std::uint64_t seed)>;
+
+/// All sources by name: "arithmetic" and "jsonl", and those of plugins, which are added before any
+/// is made.
+[[nodiscard]] registry<prompt_source_factory>& prompt_sources();
+
+/// The source that `data.source` names.
+/// \throws user_error for a name that there isn't, and what the source itself throws
 [[nodiscard]] std::unique_ptr<prompt_source> make_prompt_source(const data_settings& data,
                                                                 std::uint64_t seed);
 

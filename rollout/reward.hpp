@@ -2,13 +2,14 @@
 
 #include "runtime/config/settings.hpp"
 #include "runtime/messages.hpp"
+#include "runtime/registry.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace millrace {
 
@@ -29,9 +30,15 @@ public:
                                       finish_reason finish) const = 0;
 };
 
-/// The reward of this name: "numeric", "exact", "format" or "weighted"; each header says what its
-/// parameters are. `where` is the JSON path of the parameters, for errors.
-/// \throws user_error when the name or a parameter is wrong
+/// Makes a reward from its parameters. The text is their JSON path, for errors.
+using reward_factory
+  = std::function<std::unique_ptr<reward>(const nlohmann::json& params, const std::string& where)>;
+
+/// All rewards by name: "numeric", "exact", "format" and "weighted", whose headers say what their
+/// parameters are, and those of plugins, which are added before any is made.
+[[nodiscard]] registry<reward_factory>& rewards();
+
+/// The reward of this name. \throws user_error when the name or a parameter is wrong
 [[nodiscard]] std::unique_ptr<reward> make_reward(const std::string& name,
                                                   const nlohmann::json& params
                                                   = nlohmann::json::object(),
@@ -41,7 +48,5 @@ public:
 /// unless the parameters say otherwise. Several rewards under "weighted" are paid as their own
 /// parameters say.
 [[nodiscard]] std::unique_ptr<reward> make_reward(const reward_settings& settings);
-
-[[nodiscard]] std::vector<std::string> reward_names();
 
 } // namespace millrace
