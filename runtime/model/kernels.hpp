@@ -32,6 +32,7 @@ struct gemm_task {
   std::int64_t c_stride = 0;
   std::int64_t rows = 0, k = 0, n = 0;
   bool add_to_c = false;
+  std::int64_t strip_stride = 0; ///< floats from a strip to the next; 0: 16·k
 };
 
 /// Attention of one token's query heads that share a key head over the token's own past.
@@ -54,18 +55,36 @@ struct kernel_table {
   /// Strips [first, last) of the product.
   void (*gemm)(const gemm_task& task, std::int64_t first, std::int64_t last);
   /// Packs rows [16·first, 16·last) of W [n, k].
-  void (*pack)(const float* w, float* packed, std::int64_t n, std::int64_t k, std::int64_t first,
-               std::int64_t last);
+  void (*pack)(const float* w, std::int64_t w_stride, float* packed, std::int64_t n, std::int64_t k,
+               std::int64_t first, std::int64_t last);
+  /// Packs Wᵀ, given as [k, n] row-major.
+  void (*pack_columns)(const float* w, std::int64_t w_stride, float* packed, std::int64_t n,
+                       std::int64_t k);
   /// y[rows, d] = x / √(mean x² + eps) · weight. y may be x.
   void (*rms_norm)(const float* x, std::int64_t x_stride, const float* weight, float* y,
                    std::int64_t y_stride, std::int64_t rows, std::int64_t d, float eps);
+  /// Of the above, contiguous: gx [rows, d] from gy, and adds to gw [d].
+  void (*rms_norm_backward)(const float* x, const float* weight, const float* gy, float* gx,
+                            float* gw, std::int64_t rows, std::int64_t d, float eps);
   /// Rotates heads of one token in place: pairs (i, i + head_dim / 2).
   void (*rope)(float* x, std::int64_t heads, std::int64_t head_dim, const float* cos,
                const float* sin);
   void (*attend)(const attention_task& task);
+  /// scores[i] = softmax(scores · scale) over the first `keys`, 0 from there to `padded` (a multiple
+  /// of 16); returns log Σ exp(scores · scale).
+  float (*softmax)(float* scores, std::int64_t keys, std::int64_t padded, float scale);
+  /// The same, given what it returned.
+  void (*softmax_again)(float* scores, std::int64_t keys, std::int64_t padded, float scale,
+                        float log_sum);
+  /// g[i] = p[i] · (g[i] − delta) · scale, for `padded` of them.
+  void (*softmax_backward)(const float* p, float* g, std::int64_t padded, float delta, float scale);
+  float (*dot)(const float* a, const float* b, std::int64_t n);
   /// out[rows, ff] = silu(gate) · up, where a row of `gate_up` is gate [ff] then up [ff].
   void (*swiglu)(const float* gate_up, std::int64_t stride, float* out, std::int64_t out_stride,
                  std::int64_t rows, std::int64_t ff);
+  /// Of the above, contiguous: g_gate_up [rows, 2·ff] from g_out [rows, ff].
+  void (*swiglu_backward)(const float* gate_up, const float* g_out, float* g_gate_up,
+                          std::int64_t rows, std::int64_t ff);
   /// Largest of n numbers; NaN unless all are finite.
   float (*maximum)(const float* x, std::int64_t n);
   /// w[i] = exp((x[i] − shift) · scale), and their sum over each 1,024 of them. w may be x; −∞

@@ -35,7 +35,7 @@ public:
   packed_matrix packed(const float* from, std::int64_t n, std::int64_t k) {
     auto* to = place(strips_for(n) * strip_width * k);
     if (to)
-      kernels_.pack(from, to, n, k, 0, strips_for(n));
+      kernels_.pack(from, k, to, n, k, 0, strips_for(n));
     return {to, nullptr, n, k};
   }
 

@@ -5,6 +5,7 @@
 #include "runtime/tensor_view.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -36,9 +37,9 @@ struct named_tensor {
 /// an optimizer, a norm or an average is one operation instead of one per tensor.
 class transformer {
 public:
-  /// Parameters are allocated and zero; call initialise() or load(). Throws user_error when the
-  /// configuration is impossible.
-  explicit transformer(model_config config);
+  /// Parameters are allocated and zero: call initialise(), or fill views(). fp32 on the CPU unless
+  /// `options` says otherwise. Throws user_error when the configuration is impossible.
+  explicit transformer(model_config config, const at::TensorOptions& options = {});
   ~transformer();
   transformer(transformer&&) noexcept;
   transformer& operator=(transformer&&) noexcept;

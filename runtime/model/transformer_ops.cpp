@@ -1,0 +1,270 @@
+#include "runtime/model/transformer_ops.hpp"
+
+#include "runtime/error.hpp"
+#include "runtime/model/attention.hpp"
+#include "runtime/model/kernels.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace millrace::model {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+constexpr std::int64_t row_grain = 64; ///< rows worth a thread
+constexpr std::int64_t sum_rows = 256; ///< rows of one partial sum, whatever the threads
+
+bool fused(const at::Tensor& x) {
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat;
+}
+
+struct fused_rms_norm : Function<fused_rms_norm> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            double eps) {
+    const auto in = x.contiguous();
+    auto out = at::empty_like(in);
+    const auto d = in.size(1);
+    at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
+      kernels().rms_norm(in.const_data_ptr<float>() + first * d, d, weight.const_data_ptr<float>(),
+                         out.mutable_data_ptr<float>() + first * d, d, last - first, d,
+                         static_cast<float>(eps));
+    });
+    ctx->save_for_backward({in, weight});
+    ctx->saved_data["eps"] = eps;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto &x = saved[0], &weight = saved[1];
+    const auto gy = grads[0].contiguous();
+    const auto eps = static_cast<float>(ctx->saved_data["eps"].toDouble());
+    const auto rows = x.size(0), d = x.size(1);
+    auto gx = at::empty_like(x);
+    // Partial sums over fixed pieces keep the result independent of the number of threads.
+    const auto pieces = (rows + sum_rows - 1) / sum_rows;
+    auto gw = at::zeros({std::max<std::int64_t>(pieces, 1), d}, x.options());
+    at::parallel_for(0, pieces, 1, [&](std::int64_t first, std::int64_t last) {
+      for (auto i = first; i < last; ++i) {
+        const auto at = i * sum_rows;
+        kernels().rms_norm_backward(x.const_data_ptr<float>() + at * d,
+                                    weight.const_data_ptr<float>(),
+                                    gy.const_data_ptr<float>() + at * d,
+                                    gx.mutable_data_ptr<float>() + at * d,
+                                    gw.mutable_data_ptr<float>() + i * d,
+                                    std::min(sum_rows, rows - at), d, eps);
+      }
+    });
+    return {gx, gw.sum(0), at::Tensor()};
+  }
+};
+
+struct fused_swiglu : Function<fused_swiglu> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
+    const auto in = gate_up.contiguous();
+    const auto ff = in.size(1) / 2;
+    auto out = at::empty({in.size(0), ff}, in.options());
+    at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
+      kernels().swiglu(in.const_data_ptr<float>() + first * 2 * ff, 2 * ff,
+                       out.mutable_data_ptr<float>() + first * ff, ff, last - first, ff);
+    });
+    ctx->save_for_backward({in});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto in = ctx->get_saved_variables()[0];
+    const auto g = grads[0].contiguous();
+    const auto ff = in.size(1) / 2;
+    auto out = at::empty_like(in);
+    at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
+      kernels().swiglu_backward(in.const_data_ptr<float>() + first * 2 * ff,
+                                g.const_data_ptr<float>() + first * ff,
+                                out.mutable_data_ptr<float>() + first * 2 * ff, last - first, ff);
+    });
+    return {out};
+  }
+};
+
+/// One product for up to three matrices; absent parts are undefined tensors.
+struct fused_linear : Function<fused_linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& joined,
+                            const at::Tensor& joined_bias, const at::Tensor& a,
+                            const at::Tensor& b, const at::Tensor& c, const at::Tensor& bias_a,
+                            const at::Tensor& bias_b, const at::Tensor& bias_c) {
+    ctx->save_for_backward({x, joined});
+    std::vector<std::int64_t> sizes, bias_sizes;
+    for (const auto* part : {&a, &b, &c})
+      sizes.push_back(part->defined() ? part->size(0) : 0);
+    for (const auto* part : {&bias_a, &bias_b, &bias_c})
+      bias_sizes.push_back(part->defined() ? part->size(0) : 0);
+    ctx->saved_data["sizes"] = sizes;
+    ctx->saved_data["bias_sizes"] = bias_sizes;
+    return joined_bias.defined() ? at::addmm(joined_bias, x, joined.t()) : at::mm(x, joined.t());
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto& g = grads[0];
+    variable_list out(9);
+    if (ctx->needs_input_grad(0))
+      out[0] = at::mm(g, saved[1]);
+    const auto split = [&](const char* sizes, std::size_t at, const at::Tensor& whole) {
+      std::int64_t from = 0;
+      for (const auto n : ctx->saved_data[sizes].toIntVector()) {
+        if (n > 0)
+          out[at] = whole.narrow(0, from, n);
+        ++at;
+        from += n;
+      }
+    };
+    if (ctx->needs_input_grad(3))
+      split("sizes", 3, at::mm(g.t(), saved[0]));
+    if (ctx->saved_data["bias_sizes"].toIntVector()[0] > 0)
+      split("bias_sizes", 6, g.sum(0));
+    return out;
+  }
+};
+
+/// What attention keeps for its backward pass beside tensors.
+struct held_layout : torch::CustomClassHolder {
+  std::shared_ptr<const attention_layout> layout;
+};
+
+attention_input input_of(const at::Tensor& rotated, const attention_layout& layout) {
+  return {rotated.const_data_ptr<float>(), layout.heads, layout.kv_heads, layout.head_dim,
+          &layout.cu_seqlens};
+}
+
+/// Rotates the q and k heads of every token in place.
+void rotate_all(at::Tensor& qkv, const attention_layout& layout, const std::vector<float>& sin) {
+  const auto half = layout.head_dim / 2, width = qkv.size(1);
+  const auto* position = layout.positions.const_data_ptr<std::int64_t>();
+  auto* x = qkv.mutable_data_ptr<float>();
+  at::parallel_for(0, qkv.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
+    for (auto i = first; i < last; ++i)
+      kernels().rope(x + i * width, layout.heads + layout.kv_heads, layout.head_dim,
+                     layout.rotation->host.cos.data() + position[i] * half,
+                     sin.data() + position[i] * half);
+  });
+}
+
+struct fused_attention : Function<fused_attention> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv,
+                            const std::shared_ptr<const attention_layout>& layout) {
+    auto rotated = qkv.clone(at::MemoryFormat::Contiguous);
+    rotate_all(rotated, *layout, layout->rotation->host.sin);
+    auto out = at::empty({qkv.size(0), layout->heads * layout->head_dim}, qkv.options());
+    auto log_sums = at::empty({qkv.size(0), layout->heads}, qkv.options());
+    const auto in = input_of(rotated, *layout);
+    at::parallel_for(0, in.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
+      attention_forward(in, out.mutable_data_ptr<float>(), log_sums.mutable_data_ptr<float>(),
+                        first, last);
+    });
+    ctx->save_for_backward({rotated, out, log_sums});
+    auto held = c10::make_intrusive<held_layout>();
+    held->layout = layout;
+    ctx->saved_data["layout"] = c10::IValue::make_capsule(std::move(held));
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto holder = ctx->saved_data["layout"].toCapsule();
+    const auto& layout = *static_cast<held_layout&>(*holder).layout;
+    const auto g = grads[0].contiguous();
+    auto g_qkv = at::empty_like(saved[0]);
+    const auto in = input_of(saved[0], layout);
+    at::parallel_for(0, in.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
+      attention_backward(in, saved[1].const_data_ptr<float>(), saved[2].const_data_ptr<float>(),
+                         g.const_data_ptr<float>(), g_qkv.mutable_data_ptr<float>(), first, last);
+    });
+    rotate_all(g_qkv, layout, layout.rotation->minus_sin);
+    return {g_qkv, at::Tensor()};
+  }
+};
+
+/// cos or sin at the batch's positions, for x of [N, heads, dim / 2].
+at::Tensor angles(const std::vector<float>& table, const attention_layout& layout,
+                  const at::Tensor& like) {
+  const auto half = layout.head_dim / 2;
+  const auto rows = static_cast<std::int64_t>(table.size()) / half;
+  const auto all = at::from_blob(const_cast<float*>(table.data()), {rows, half}, at::kFloat);
+  return all.index_select(0, layout.positions.cpu()).to(like.options()).unsqueeze(1);
+}
+
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const auto halves = x.chunk(2, -1);
+  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
+}
+
+/// All sequences padded to the longest at their ends: causality keeps the padding unseen.
+at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& layout) {
+  const auto n = qkv.size(0), h = layout.heads, kv = layout.kv_heads, dim = layout.head_dim;
+  const auto heads = qkv.view({n, h + 2 * kv, dim});
+  const auto cos = angles(layout.rotation->host.cos, layout, qkv);
+  const auto sin = angles(layout.rotation->host.sin, layout, qkv);
+  const auto turned = at::cat({rotated(heads.narrow(1, 0, h + kv), cos, sin),
+                               heads.narrow(1, h + kv, kv)}, 1);
+  const auto sequences = static_cast<std::int64_t>(layout.cu_seqlens.size()) - 1;
+  std::int64_t longest = 0;
+  for (std::size_t s = 0; s + 1 < layout.cu_seqlens.size(); ++s)
+    longest = std::max<std::int64_t>(longest, layout.cu_seqlens[s + 1] - layout.cu_seqlens[s]);
+  auto gather = at::zeros({sequences * longest}, at::kLong), back = at::empty({n}, at::kLong);
+  for (std::int64_t s = 0; s < sequences; ++s)
+    for (std::int64_t i = layout.cu_seqlens[static_cast<std::size_t>(s)];
+         i < layout.cu_seqlens[static_cast<std::size_t>(s) + 1]; ++i) {
+      const auto slot = s * longest + i - layout.cu_seqlens[static_cast<std::size_t>(s)];
+      gather.mutable_data_ptr<std::int64_t>()[slot] = i;
+      back.mutable_data_ptr<std::int64_t>()[i] = slot;
+    }
+  const auto padded = turned.index_select(0, gather.to(qkv.device()))
+                        .view({sequences, longest, h + 2 * kv, dim}).transpose(1, 2);
+  const auto expand = [&](const at::Tensor& x) {
+    return kv == h ? x : x.repeat_interleave(h / kv, 1);
+  };
+  const auto out = at::scaled_dot_product_attention(padded.narrow(1, 0, h),
+                                                    expand(padded.narrow(1, h, kv)),
+                                                    expand(padded.narrow(1, h + kv, kv)), {}, 0.0,
+                                                    /*is_causal=*/true);
+  return out.transpose(1, 2).reshape({sequences * longest, h * dim})
+    .index_select(0, back.to(qkv.device()));
+}
+
+at::Tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
+  return i < parts.size() ? parts[i] : at::Tensor();
+}
+
+} // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return fused(x) ? fused_rms_norm::apply(x, weight, eps)
+                  : at::rms_norm(x, {x.size(1)}, weight, eps);
+}
+
+at::Tensor joined_linear(const at::Tensor& x, const joined_weights& w) {
+  ensure(w.parts.size() <= 3, "more than three matrices joined");
+  return fused_linear::apply(x, w.joined, w.joined_bias, part(w.parts, 0), part(w.parts, 1),
+                             part(w.parts, 2), part(w.part_biases, 0), part(w.part_biases, 1),
+                             part(w.part_biases, 2));
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  if (fused(gate_up))
+    return fused_swiglu::apply(gate_up);
+  const auto halves = gate_up.chunk(2, -1);
+  return at::silu(halves[0]) * halves[1];
+}
+
+at::Tensor causal_attention(const at::Tensor& qkv,
+                            const std::shared_ptr<const attention_layout>& layout) {
+  return fused(qkv) ? fused_attention::apply(qkv, layout) : composed_attention(qkv, *layout);
+}
+
+} // namespace millrace::model

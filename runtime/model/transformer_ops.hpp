@@ -1,0 +1,51 @@
+#pragma once
+
+// The transformer's differentiable operations. On CPU in fp32 each is one fused kernel with its own
+// backward; elsewhere the same mathematics is composed of ATen's operations.
+
+#include "runtime/model/model_config.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace millrace::model {
+
+/// x [N, d] / √(mean x² + eps) · weight [d]
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// Several matrices [nᵢ, k] that are neighbours in memory, as one matrix `joined` [Σ nᵢ, k] that
+/// takes no gradient itself; likewise their biases (undefined where there are none).
+struct joined_weights {
+  at::Tensor joined, joined_bias;
+  std::vector<at::Tensor> parts, part_biases;
+};
+
+/// x [N, k] · joinedᵀ + bias, [N, Σ nᵢ]; the gradients go to the parts.
+at::Tensor joined_linear(const at::Tensor& x, const joined_weights& w);
+
+/// silu(gate) · up of gate_up [N, 2·ff] → [N, ff]
+at::Tensor swiglu(const at::Tensor& gate_up);
+
+/// Rotary tables as the kernels and as ATen want them.
+struct rotary {
+  rope_tables host;
+  std::vector<float> minus_sin; ///< rotates back
+};
+
+/// Where the sequences of a batch begin and end, with its rotary angles.
+struct attention_layout {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::vector<std::int32_t> cu_seqlens;
+  at::Tensor positions; ///< [N] int64
+  std::shared_ptr<const rotary> rotation;
+};
+
+/// Rotates q and k and attends causally within each sequence: qkv [N, (heads + 2·kv_heads)·dim] →
+/// [N, heads·dim].
+at::Tensor causal_attention(const at::Tensor& qkv,
+                            const std::shared_ptr<const attention_layout>& layout);
+
+} // namespace millrace::model
