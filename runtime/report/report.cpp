@@ -190,19 +190,19 @@ std::string tiles(const run_lines& run, const report_input& in) {
     if (!std::isfinite(value))
       value = run.mean(key);
     if (std::isfinite(value))
-      out += tile(name, format(value) + " <small>tok/s</small>", "over the whole run");
+      out += tile(name, format(value) + " <small>tok/s</small>", "mean of the run");
   };
   rate("Generated", "generated_tokens", "generated_tokens_per_s");
   rate("Trained", "trained_tokens", "trained_tokens_per_s");
   const double g = run.mean("generator_idle"), t = run.mean("trainer_idle");
   if (std::isfinite(g) && std::isfinite(t))
     out += tile("Idle", format(std::round(g * 100)) + "% <small>/</small> "
-                          + format(std::round(t * 100)) + "%", "generators / trainer");
+                          + format(std::round(t * 100)) + "%", "gener. / trainer");
   if (const double s = run.seconds(); std::isfinite(s))
     out += tile("Training time", duration(s), std::to_string(run.steps.size()) + " steps");
   if (const double b = number(in.summary, "peak_rss_bytes"); std::isfinite(b))
     out += tile("Peak memory", format(b / 1e6, number_style::whole) + " <small>MB</small>",
-                "resident, this process");
+                "resident");
   return out + "</div>\n";
 }
 

@@ -224,6 +224,14 @@ TEST_CASE("files: missing, empty, a folder") {
   std::remove(empty.c_str());
 }
 
+TEST_CASE("the configurations that come with the project are sound") {
+  for (const auto& entry : std::filesystem::directory_iterator(MILLRACE_SOURCE_DIR "/conf"))
+    if (entry.path().extension() == ".json") {
+      INFO(entry.path());
+      REQUIRE_NOTHROW(load_settings(entry.path()));
+    }
+}
+
 TEST_CASE("damaged configurations never do worse than an error") {
   const std::string good = resolved_json(settings{});
   std::mt19937_64 random(20240607);
