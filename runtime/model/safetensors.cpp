@@ -45,7 +45,7 @@ struct mapped_file {
   std::size_t size = 0;
 };
 
-mapped_file map_file(const std::string& path) {
+mapped_file map_file(const std::string& path, std::size_t least) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     throw user_error(path + ": cannot be opened: " + std::strerror(errno));
@@ -55,10 +55,9 @@ mapped_file map_file(const std::string& path) {
     throw user_error(path + ": is not a file");
   }
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size < 8) {
+  if (size < least) {
     ::close(fd);
-    throw user_error(path + ": is truncated: " + std::to_string(size)
-                     + " bytes are no safetensors file");
+    throw user_error(path + ": is truncated: it has only " + std::to_string(size) + " bytes");
   }
   void* at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   ::close(fd);
@@ -250,7 +249,7 @@ bool convert_elements(const std::byte* from, dtype from_type, std::byte* to, dty
 
 safetensors_file::safetensors_file(std::filesystem::path path) : path_(std::move(path)) {
   const auto file = path_.string();
-  const auto mapped = map_file(file);
+  const auto mapped = map_file(file, 8);
   std::uint64_t header_size = 0;
   std::memcpy(&header_size, mapped.data.get(), 8);
   if (header_size > mapped.size - 8)
@@ -302,7 +301,7 @@ safetensors_folder::safetensors_folder(const std::filesystem::path& folder) : fo
       where_[name] = 0;
     return;
   }
-  const auto mapping = std::filesystem::exists(index) ? map_file(index.string()) : mapped_file{};
+  const auto mapping = std::filesystem::exists(index) ? map_file(index.string(), 1) : mapped_file{};
   if (!mapping.data)
     throw user_error(folder.string() + ": has neither model.safetensors nor "
                      "model.safetensors.index.json");

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace millrace::model {
 namespace {
@@ -92,29 +93,27 @@ struct fused_swiglu : Function<fused_swiglu> {
   }
 };
 
-/// One product for up to three matrices; absent parts are undefined tensors.
+using maybe_tensor = std::optional<at::Tensor>;
+
+/// One product for up to three matrices.
 struct fused_linear : Function<fused_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& joined,
-                            const at::Tensor& joined_bias, const at::Tensor& a,
-                            const at::Tensor& b, const at::Tensor& c, const at::Tensor& bias_a,
-                            const at::Tensor& bias_b, const at::Tensor& bias_c) {
+                            const maybe_tensor& joined_bias, const at::Tensor& a,
+                            const maybe_tensor& b, const maybe_tensor& c,
+                            const maybe_tensor& bias_a, const maybe_tensor& bias_b,
+                            const maybe_tensor& bias_c) {
     ctx->save_for_backward({x, joined});
-    std::vector<std::int64_t> sizes, bias_sizes;
-    for (const auto* part : {&a, &b, &c})
-      sizes.push_back(part->defined() ? part->size(0) : 0);
-    for (const auto* part : {&bias_a, &bias_b, &bias_c})
-      bias_sizes.push_back(part->defined() ? part->size(0) : 0);
-    ctx->saved_data["sizes"] = sizes;
-    ctx->saved_data["bias_sizes"] = bias_sizes;
-    return joined_bias.defined() ? at::addmm(joined_bias, x, joined.t()) : at::mm(x, joined.t());
+    const auto size = [](const maybe_tensor& t) { return t ? t->size(0) : 0; };
+    ctx->saved_data["sizes"] = std::vector<std::int64_t>{a.size(0), size(b), size(c)};
+    ctx->saved_data["bias_sizes"] =
+      std::vector<std::int64_t>{size(bias_a), size(bias_b), size(bias_c)};
+    return joined_bias ? at::addmm(*joined_bias, x, joined.t()) : at::mm(x, joined.t());
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const auto& g = grads[0];
     variable_list out(9);
-    if (ctx->needs_input_grad(0))
-      out[0] = at::mm(g, saved[1]);
     const auto split = [&](const char* sizes, std::size_t at, const at::Tensor& whole) {
       std::int64_t from = 0;
       for (const auto n : ctx->saved_data[sizes].toIntVector()) {
@@ -124,10 +123,15 @@ struct fused_linear : Function<fused_linear> {
         from += n;
       }
     };
-    if (ctx->needs_input_grad(3))
+    // needs_input_grad counts the tensors that were given: x, joined, joined_bias if any, a, …
+    const bool biased = ctx->saved_data["bias_sizes"].toIntVector()[0] > 0;
+    if (ctx->needs_input_grad(0))
+      out[0] = at::mm(g, saved[1]);
+    if (ctx->needs_input_grad(biased ? 3 : 2)) {
       split("sizes", 3, at::mm(g.t(), saved[0]));
-    if (ctx->saved_data["bias_sizes"].toIntVector()[0] > 0)
-      split("bias_sizes", 6, g.sum(0));
+      if (biased)
+        split("bias_sizes", 6, g.sum(0));
+    }
     return out;
   }
 };
@@ -237,8 +241,8 @@ at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& lay
     .index_select(0, back.to(qkv.device()));
 }
 
-at::Tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
-  return i < parts.size() ? parts[i] : at::Tensor();
+maybe_tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
+  return i < parts.size() ? maybe_tensor(parts[i]) : maybe_tensor();
 }
 
 } // namespace
@@ -249,9 +253,10 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }
 
 at::Tensor joined_linear(const at::Tensor& x, const joined_weights& w) {
-  ensure(w.parts.size() <= 3, "more than three matrices joined");
-  return fused_linear::apply(x, w.joined, w.joined_bias, part(w.parts, 0), part(w.parts, 1),
-                             part(w.parts, 2), part(w.part_biases, 0), part(w.part_biases, 1),
+  ensure(!w.parts.empty() && w.parts.size() <= 3, "one to three matrices are joined");
+  const auto bias = w.joined_bias.defined() ? maybe_tensor(w.joined_bias) : maybe_tensor();
+  return fused_linear::apply(x, w.joined, bias, w.parts[0], part(w.parts, 1), part(w.parts, 2),
+                             part(w.part_biases, 0), part(w.part_biases, 1),
                              part(w.part_biases, 2));
 }
 

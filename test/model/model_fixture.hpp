@@ -1,0 +1,57 @@
+#pragma once
+
+#include "runtime/model/model_config.hpp"
+#include "runtime/random.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace millrace::test {
+
+/// A folder of its own, removed at the end.
+class scratch_folder {
+public:
+  scratch_folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~scratch_folder() { std::filesystem::remove_all(path_); }
+  scratch_folder(const scratch_folder&) = delete;
+  scratch_folder& operator=(const scratch_folder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+private:
+  std::filesystem::path path_;
+};
+
+/// A small model of each family, with sizes that are no multiple of the kernels' widths.
+inline model::model_config small_config(const std::string& type = "llama") {
+  model::model_config c;
+  c.model_type = type;
+  c.vocab_size = 37;
+  c.hidden_size = 40;
+  c.intermediate_size = 56;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 6;
+  c.num_key_value_heads = 2;
+  c.head_dim = 12;
+  c.max_position_embeddings = 96;
+  c.initializer_range = 0.2; // far from uniform, so that mistakes show
+  c.qkv_bias = type == "qwen2";
+  c.qk_norm = type == "qwen3";
+  c.tie_word_embeddings = type == "qwen3";
+  return c;
+}
+
+inline std::vector<std::int32_t> random_tokens(random_stream& draws, std::int64_t n,
+                                               std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i < n; ++i)
+    tokens.push_back(static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(vocabulary))));
+  return tokens;
+}
+
+} // namespace millrace::test
