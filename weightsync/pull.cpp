@@ -158,8 +158,11 @@ private:
     const auto& f = plan_.fetches[a.fetch];
     reading_[a.ticket] = a.fetch;
     auto memory = f.in_place ? p_.tensors[f.shards[0].copies[0].view].memory : memory_kind::host;
+    auto place = p_.place_for(f, a.ticket);
+    stopwatch wire;
     p_.reads->post(a.ticket, {&manifest_.owners[static_cast<std::size_t>(f.owner)], f.offset,
-                              p_.place_for(f, a.ticket), memory});
+                              place, memory});
+    report_.wire_s += wire.seconds();
     report_.bytes += static_cast<std::int64_t>(f.bytes);
   }
 
