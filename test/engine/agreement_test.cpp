@@ -1,0 +1,87 @@
+#include "runtime/model/transformer.hpp"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "engine_fixture.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+using namespace millrace;
+using namespace millrace::generation;
+using namespace millrace::test;
+
+namespace {
+
+/// log p of every token after the first under the trainer's forward pass, at its version's weights:
+/// what the behaviour log-probs must equal.
+double worst_difference(const rollout& r, const model::model_config& config, float temperature) {
+  const c10::NoGradGuard guard;
+  double worst = 0;
+  for (std::int32_t v = r.oldest().value; v <= r.youngest().value; ++v) {
+    if (std::find(r.versions.begin(), r.versions.end(), v) == r.versions.end())
+      continue;
+    model::transformer t(config);
+    t.initialise(static_cast<std::uint64_t>(v));
+    const auto logp = at::log_softmax(t.logits(model::pack({r.tokens})) / temperature, -1);
+    for (std::size_t i = 1; i < r.tokens.size(); ++i)
+      if (r.versions[i] == v) {
+        const auto expected = logp[static_cast<std::int64_t>(i) - 1][r.tokens[i]].item<double>();
+        worst = std::max(worst, std::abs(expected - static_cast<double>(r.behaviour_logp[i])));
+      }
+  }
+  return worst;
+}
+
+} // namespace
+
+TEST_CASE("the generator's log-probs are the trainer's, over interruptions too") {
+  for (const char* type : {"llama", "qwen2", "qwen3"})
+    for (const float temperature : {1.0F, 0.6F}) {
+      const auto config = engine_config(type);
+      auto e = engine_at(0, {.max_batch = 8, .stop_tokens = {2}}, config);
+      for (std::int64_t prompt = 0; prompt < 5; ++prompt)
+        for (std::int32_t sample = 0; sample < 3; ++sample) {
+          auto t = task_for(prompt, sample, 40);
+          t.sampling.temperature = temperature;
+          e->submit(t);
+        }
+      results got;
+      for (int step = 1; e->running() + e->waiting() > 0; ++step) {
+        for (auto& r : e->step())
+          got.emplace(r.id, std::move(r));
+        if (step % 7 == 0 && e->current().value < 6)
+          update_to(*e, e->current().value + 1, config);
+      }
+      double worst = 0;
+      for (const auto& [id, r] : got)
+        worst = std::max(worst, worst_difference(r, config, temperature));
+      INFO(type << " at temperature " << temperature << ": " << worst);
+      REQUIRE(worst < 1e-4);
+      REQUIRE(std::any_of(got.begin(), got.end(), [](const auto& entry) {
+        return entry.second.youngest() > entry.second.oldest();
+      }));
+    }
+}
+
+TEST_CASE("greedy decoding takes the likeliest token of the full forward pass") {
+  const c10::NoGradGuard guard;
+  const auto config = engine_config();
+  auto e = engine_at(1, {.stop_tokens = {2}}, config);
+  for (std::int64_t prompt = 0; prompt < 10; ++prompt) {
+    auto t = task_for(prompt, 0, 25);
+    t.sampling.temperature = 0;
+    e->submit(t);
+  }
+  results got;
+  run_out(*e, got);
+  model::transformer t(config);
+  t.initialise(1);
+  for (const auto& [id, r] : got) {
+    const auto best = t.logits(model::pack({r.tokens})).argmax(-1);
+    for (std::size_t i = static_cast<std::size_t>(r.prompt_length); i < r.tokens.size(); ++i)
+      REQUIRE(best[static_cast<std::int64_t>(i) - 1].item<std::int64_t>() == r.tokens[i]);
+  }
+}

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "rollout/engine.hpp"
+#include "runtime/model/checkpoint.hpp"
+#include "runtime/random.hpp"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace millrace::test {
+
+inline model::model_config engine_config(const std::string& type = "llama") {
+  model::model_config c;
+  c.model_type = type;
+  c.vocab_size = 31;
+  c.hidden_size = 32;
+  c.intermediate_size = 40;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 12;
+  c.max_position_embeddings = 96;
+  c.initializer_range = 0.3;
+  c.qkv_bias = type == "qwen2";
+  c.qk_norm = type == "qwen3";
+  c.tie_word_embeddings = type == "qwen3";
+  return c;
+}
+
+/// An engine whose version v has the weights of seed v.
+inline std::unique_ptr<generation::engine>
+engine_at(std::int32_t v, const generation::engine_options& options,
+          const model::model_config& config = engine_config()) {
+  auto e = generation::make_engine(options, config, nullptr);
+  model::initialise(config, e->staging(), static_cast<std::uint64_t>(v));
+  e->install({v});
+  return e;
+}
+
+inline swap_report update_to(generation::engine& e, std::int32_t v,
+                             const model::model_config& config = engine_config()) {
+  model::initialise(config, e.staging(), static_cast<std::uint64_t>(v));
+  return e.install({v});
+}
+
+/// Sample `sample` of a prompt whose length and tokens depend on `prompt` only.
+inline generation_task task_for(std::int64_t prompt, std::int32_t sample,
+                                std::int32_t max_tokens = 30, std::int32_t prompt_length = 0) {
+  random_stream draws(77, static_cast<std::uint64_t>(prompt));
+  generation_task t;
+  auto& r = t.so_far;
+  r.id = {prompt, sample};
+  r.prompt_id = prompt;
+  r.prompt_length = prompt_length > 0 ? prompt_length : 1 + static_cast<std::int32_t>(draws.below(40));
+  for (std::int32_t i = 0; i < r.prompt_length; ++i)
+    r.tokens.push_back(3 + static_cast<std::int32_t>(draws.below(28)));
+  r.behaviour_logp.assign(r.tokens.size(), 0);
+  r.versions.assign(r.tokens.size(), -1);
+  t.sampling.max_tokens = max_tokens;
+  t.sampling.seed = 5;
+  return t;
+}
+
+using results = std::map<rollout_id, rollout>;
+
+/// Steps until nothing is left; fails the test by exception when that takes too long.
+inline void run_out(generation::engine& e, results& into, int most = 10000) {
+  for (int i = 0; e.running() + e.waiting() > 0; ++i) {
+    if (i > most)
+      throw std::runtime_error("the engine does not come to an end");
+    for (auto& r : e.step())
+      into.emplace(r.id, std::move(r));
+  }
+}
+
+/// Bitwise the same tokens, log-probs, versions and end.
+inline bool same(const rollout& a, const rollout& b) {
+  return a.tokens == b.tokens && a.behaviour_logp == b.behaviour_logp && a.versions == b.versions
+         && a.finish == b.finish;
+}
+
+} // namespace millrace::test
