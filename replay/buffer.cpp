@@ -68,12 +68,17 @@ insert_result replay_buffer::insert(scored_group group) {
     ++counters_.refused;
     return insert_result::full;
   }
+  readmit(std::move(group));
+  return insert_result::inserted;
+}
+
+void replay_buffer::readmit(scored_group group) {
   const auto id = group.group;
+  ensure(!known_.contains(id), [&] { return "group " + std::to_string(id) + " inserted twice"; });
   auto e = make_entry(std::make_shared<const scored_group>(std::move(group)));
   known_.insert(id);
-  counters_.inserted += size;
+  counters_.inserted += static_cast<std::int64_t>(e.ages.size());
   enqueue(id, std::move(e));
-  return insert_result::inserted;
 }
 
 void replay_buffer::enqueue(std::int64_t group, entry e) {
@@ -168,16 +173,18 @@ std::vector<std::int64_t> replay_buffer::oldest_batch() const {
   std::int64_t rollouts = 0;
   for (auto [oldest, group] : order_) {
     rollouts += static_cast<std::int64_t>(waiting_.at(group).ages.size());
-    if (rollouts > options_.batch_size)
+    // A run that was resumed with smaller batches still has to train its larger groups.
+    if (rollouts > options_.batch_size && !groups.empty())
       break;
     groups.push_back(group);
-    if (rollouts == options_.batch_size)
+    if (rollouts >= options_.batch_size)
       break;
   }
   return groups;
 }
 
-hand_out_result replay_buffer::hand_out(version from, std::span<const in_flight_rollout> in_flight) {
+hand_out_result replay_buffer::hand_out(version from,
+                                        std::span<const in_flight_rollout> in_flight) {
   using enum hand_out_result::state;
   hand_out_result result;
   if (from <= last_confirmed_) {
@@ -254,7 +261,7 @@ std::vector<std::int64_t> replay_buffer::adopt(version from,
 
 bool replay_buffer::confirmed(version from) {
   if (!out_ || out_->from != from)
-    return false;
+    return from <= last_confirmed_;
   counters_.confirmed += out_->rollouts;
   counters_.masked += static_cast<std::int64_t>(out_->masked.size());
   counters_.masked_tokens += out_->masked_tokens;

@@ -76,10 +76,10 @@ struct buffer_counters {
 /// decision out: no clock, no thread, no file. Nothing here is linear in what it holds: insert is
 /// O(tokens of the group + log n), hand_out O(B log n).
 ///
-/// Order: a group is as old as the oldest sampled token in it; ties go by group id. A batch consists
-/// of whole groups, because the members of a group are compared with one another: the oldest ones as
-/// long as they fit into B. It is ready when no further group of n would fit, so it has exactly B
-/// rollouts where all groups have n and B is a multiple of n.
+/// Order: a group is as old as the oldest sampled token in it; ties go by group id. A batch
+/// consists of whole groups, because the members of a group are compared with one another: the
+/// oldest ones as long as they fit into B. It is ready when no further group of n would fit, so it
+/// has exactly B rollouts where all groups have n and B is a multiple of n.
 ///
 /// η is enforced per token at hand-out, from version v on, by `over_bound`:
 ///   mask  tokens older than v − η are named in the batch and must not reach the loss. A group in
@@ -99,25 +99,28 @@ public:
 
   insert_result insert(scored_group group);
 
-  /// The batch to train on from version `from`. `in_flight` matters only to `over_bound: wait`; pass
-  /// none to go on without waiting (its deadline passed).
+  /// The batch to train on from version `from`. `in_flight` matters only to `over_bound: wait`;
+  /// pass none to go on without waiting (its deadline passed).
   hand_out_result hand_out(version from, std::span<const in_flight_rollout> in_flight = {});
 
-  /// The step from `from` is done and its version published. False when no batch is out for it.
+  /// The step from `from` is done and its version published: its batch is gone for good. True when
+  /// that is so, now or since an earlier call; false when no batch was out for it.
   bool confirmed(version from);
 
   // -- recovery -----------------------------------------------------------------------------------
-  /// Makes exactly these groups the batch of `from`, in place of any batch that is out: when someone
-  /// else is the authority on who got what. Returns the groups that are missing here; the batch is
-  /// out only when there are none.
+  /// Takes a group that had been inserted before a crash, whatever the limits are now.
+  void readmit(scored_group group);
+  /// Makes exactly these groups the batch of `from`, in place of any batch that is out: when
+  /// someone else is the authority on who got what. Returns the groups that are missing here; the
+  /// batch is out only when there are none.
   std::vector<std::int64_t> adopt(version from, std::span<const std::int64_t> groups);
   /// The batch that is out was not trained on, and will be asked for anew. False when none is out.
   bool take_back();
   /// Drops these groups; those not waiting here are ignored.
   void drop(std::span<const std::int64_t> groups);
   /// The trainer starts (again) from version `from`: it has trained the batch that is out when that
-  /// one's version is older, and not when it is the same or younger. Rollouts with tokens of younger
-  /// versions than `from` are dropped: those versions are lost, and their numbers will be reused.
+  /// one's version is older, and not when it is the same or younger. Groups with tokens of versions
+  /// younger than `from` are dropped: those versions are lost, and their numbers will be reused.
   void resume(version from);
 
   /// All of the state, as bytes that restore() reads on any machine.

@@ -84,11 +84,9 @@ void arithmetic_source::choose_held_out() {
   const auto forms = mixed ? std::int64_t{1} << (2 * options_.terms - 1) : 1;
   // Half may be held out; by fact a quarter, because most take their mirror image with them.
   const auto most = options_.held_out_facts ? facts_ / 4 : facts_ * forms / 2;
-  const auto count = held_out_share_ < 1
-                       ? static_cast<std::int64_t>(std::floor(
-                           held_out_share_
-                           * static_cast<double>(options_.held_out_facts ? facts_ : facts_ * forms)))
-                       : static_cast<std::int64_t>(held_out_share_);
+  const auto all = static_cast<double>(options_.held_out_facts ? facts_ : facts_ * forms);
+  const auto count = static_cast<std::int64_t>(
+    held_out_share_ < 1 ? std::floor(held_out_share_ * all) : held_out_share_);
   auto too_many = [&](std::int64_t limit) {
     throw user_error("data.held_out: found " + text_of(held_out_share_) + ", but these tasks have "
                      + std::to_string(facts_ * forms) + " prompts of which at most "
@@ -196,8 +194,8 @@ arithmetic_source::task arithmetic_source::train_task(std::int64_t position) con
         || options_.words == 1)
       t.fact = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(facts_)));
   }
-  throw user_error("data.arithmetic: " + std::to_string(most_draws) + " draws gave no task that may "
-                   "be trained on; hold out fewer prompts, or allow negative results");
+  throw user_error("data.arithmetic: " + std::to_string(most_draws) + " draws gave no task that "
+                   "may be trained on; hold out fewer prompts, or allow negative results");
 }
 
 arithmetic_source::task arithmetic_source::task_of(const prompt& p) const {

@@ -14,8 +14,8 @@ namespace millrace {
 ///
 /// No held-out prompt is ever trained on in the same writing: "7+5=" may be held out while "seven
 /// plus 5=" is trained on. With `held_out_facts` no held-out task is trained on in any writing, nor
-/// with its operands swapped where that gives the same result: for operations that can be learned as
-/// a rule only (a product of two digits must be learned by heart, so it can't be answered unseen).
+/// with its operands swapped where that gives the same result: for operations that can be learned
+/// as a rule only (a product of two digits must be learned by heart, so it can't be answered unseen).
 ///
 /// With `worked`, demonstrations count their way to the result: "7+3=" → "8 9 10", "4*3=" → "4 8
 /// 12". Rewards look at the last number, so both kinds of answer are right.

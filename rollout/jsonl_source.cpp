@@ -135,7 +135,7 @@ jsonl_source::item jsonl_source::read(const nlohmann::json& object,
 }
 
 void jsonl_source::split(double held_out, const std::string& file) {
-  std::unordered_map<std::string_view, std::size_t> numbers; // of each question, by first appearance
+  std::unordered_map<std::string_view, std::size_t> numbers; // of questions, as they appear
   std::vector<std::size_t> question(items_.size()), first;
   for (std::size_t i = 0; i < items_.size(); ++i) {
     const auto [it, fresh] = numbers.emplace(items_[i].text, first.size());

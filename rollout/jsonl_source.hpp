@@ -6,12 +6,12 @@
 
 namespace millrace {
 
-/// Prompts from a file of JSON lines (see each_json_line). The fields are those of the options; with
-/// the default names, files of GSM8K (`question`, `answer` with "#### N") and MATH (`problem`,
+/// Prompts from a file of JSON lines (see each_json_line). The fields are those of the options;
+/// with the default names, files of GSM8K (`question`, `answer` with "#### N") and MATH (`problem`,
 /// `solution` with \boxed{…}, and `answer` where it has one) are known by their first line.
 ///
-/// The reference answer is what the answer's text marks with "####" or \boxed{…}, and the whole text
-/// where it marks nothing; numbers are taken as their text. An empty answer field's name means that
+/// The reference answer is what the answer's text marks with "####" or \boxed{…}, and the whole
+/// text where it marks nothing; numbers are taken as their text. An empty answer field's name means that
 /// there are no answers. The prompt is `prompt_template` with {question} replaced.
 ///
 /// Held out are questions, not lines: a question that stands twice in the file is on one side only.

@@ -9,15 +9,15 @@ class option_list;
 struct numeric_options {
   float correct = 1;
   float wrong = 0;
-  /// Of numbers that are not whole, relative above 1 and absolute below. Whole numbers must be equal.
+  /// Of numbers that are not whole, relative above 1 and absolute below. Whole ones must be equal.
   double tolerance = 1e-6;
   bool finished = false; ///< an answer that was cut at the token limit is wrong
 };
 void describe(option_list& v, numeric_options& o);
 
 /// Compares the answer's number with the reference's. The answer's is the one that it marks with
-/// "#### N" or \boxed{N} (which must hold one number and no second), and the last number in it where
-/// it marks none. The reference's is found in the same way. A reference without a number can't be
+/// "#### N" or \boxed{N} (which must hold one number and no second), and the last number in it
+/// where it marks none. The reference's is found in the same way. A reference without a number can't be
 /// compared with: the verdict is then not `judged`.
 class numeric_reward final : public reward {
 public:

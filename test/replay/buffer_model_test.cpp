@@ -145,7 +145,8 @@ void run(std::uint64_t seed) {
     const auto what = below(20);
     if (what < 11) {
       const auto id = below(6) == 0 && next > 0 ? below(next) : next++;
-      const auto n = below(5) == 0 ? 1 + below(o.group_size) : static_cast<std::int32_t>(o.group_size);
+      const auto full = static_cast<std::int32_t>(o.group_size);
+      const auto n = below(5) == 0 ? 1 + below(full) : full;
       const auto g = random_group(random, id, n, v.value, o.eta + 2);
       REQUIRE((b.insert(g) == insert_result::inserted) == m.insert(g));
     } else if (what < 15) {

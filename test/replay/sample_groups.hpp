@@ -40,13 +40,16 @@ inline scored_group make_group(std::int64_t id,
 
 /// A group of n rollouts whose tokens were all sampled by `v`.
 inline scored_group uniform_group(std::int64_t id, std::int32_t n, std::int32_t v) {
-  return make_group(id, std::vector<std::vector<std::int32_t>>(static_cast<std::size_t>(n), {v, v}));
+  const std::vector<std::int32_t> versions{v, v};
+  return make_group(id, {static_cast<std::size_t>(n), versions});
 }
 
 /// Versions that grow along each rollout, none above `newest`, from `newest` − `spread` on.
 inline scored_group random_group(std::mt19937_64& random, std::int64_t id, std::int32_t n,
                                  std::int32_t newest, std::int32_t spread) {
-  auto below = [&](std::int32_t k) { return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(k)); };
+  auto below = [&](std::int32_t k) {
+    return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(k));
+  };
   std::vector<std::vector<std::int32_t>> versions(static_cast<std::size_t>(n));
   for (auto& vs : versions) {
     auto v = std::max(0, newest - below(spread + 1));

@@ -121,8 +121,8 @@ TEST_CASE("jsonl: own field names, a template, numbers as answers") {
 }
 
 TEST_CASE("jsonl: byte-order mark, CR LF, empty lines, no line end at the end") {
-  temporary_file f("\xEF\xBB\xBF" + line("a") + "\r\n  \n" + "{\"question\": \"b\", \"answer\": \"2\"}\r\n"
-                   + "{\"question\": \"c\", \"answer\": \"3\"}");
+  temporary_file f("\xEF\xBB\xBF" + line("a") + "\r\n  \n"
+                   + "{\"question\": \"b\", \"answer\": \"2\"}\r\n" + "{\"question\": \"c\", \"answer\": \"3\"}");
   auto options = from(f.path());
   options.shuffle = false;
   const jsonl_source s(options, 0);
@@ -160,7 +160,8 @@ TEST_CASE("jsonl: errors name file, line, what was found and what was expected")
   REQUIRE(has(error_of("{\"quesiton\": \"b\"}\n"), "did you mean \"quesiton\""));
   REQUIRE(has(error_of("{\"text\": \"b\"}\n"), "found \"text\""));
   REQUIRE(has(error_of("{\"question\": null, \"answer\": \"\"}\n"), "found null, expected text"));
-  REQUIRE(has(error_of("{\"question\": \" \", \"answer\": \"\"}\n"), "is empty, expected a question"));
+  REQUIRE(has(error_of("{\"question\": \" \", \"answer\": \"\"}\n"),
+              "is empty, expected a question"));
   data_settings no_place;
   no_place.prompt_template = "Answer:";
   REQUIRE(has(error_of(good, no_place), "data.template"));
