@@ -44,12 +44,6 @@ caf::behavior controller_state::start(controller_actor_options options,
       flush();
     },
     // -- the stream -------------------------------------------------------------------------------
-    [this](const generator_at& at) {
-      for (std::size_t i = 0; i < generators_.size(); ++i)
-        if (controller_->generator_name(i) == at.generator)
-          controller_->generator_acknowledged(i, at.v);
-      flush();
-    },
     [this](rollouts_finished& done) {
       for (auto& r : done.rollouts)
         controller_->finished(std::move(r));

@@ -20,7 +20,8 @@ struct controller_actor_options {
 
 /// Shell of the rollout_controller: turns its actions into requests, and lost requests into events.
 ///
-/// Takes: (joined_atom, generator's name, capacity, version, actor), (joined_atom, reward worker's
+/// Takes: (joined_atom, generator's name, capacity, version, actor): it is there, and samples with
+/// that version from now on; (joined_atom, reward worker's
 /// name, actor), (joined_atom, replay buffer); the stream's messages; (save_atom) → std::string
 /// (JSON), (save_atom, std::string) to go on from that; (totals_atom) → std::string (JSON);
 /// (flight_atom) → in_flight_reply; (drain_atom). Whoever joins is monitored, and given up when it dies.

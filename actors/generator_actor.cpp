@@ -106,15 +106,13 @@ void generator_state::install(const weights_ready& ready) {
   swap.pull_s = ready.pull_s;
   swap.verify_s = ready.verify_s;
   swap.bytes = ready.bytes;
-  auto first = report_.v < version{0};
   report_.v = ready.v;
   report_.swaps.push_back(swap);
-  auto still_true = [this, v = ready.v] { return report_.v == v; };
+  // One message joins and acknowledges: two could overtake each other.
   insist(self_, peers_.controller, options_.request_timeout_s,
-         first ? caf::make_message(joined_atom::value, options_.name, options_.capacity, ready.v,
-                                   caf::actor{self_})
-               : caf::make_message(generator_at{options_.name, ready.v}),
-         first ? std::function<bool()>{} : still_true);
+         caf::make_message(joined_atom::value, options_.name, options_.capacity, ready.v,
+                           caf::actor{self_}),
+         [this, v = ready.v] { return report_.v == v; });
   wake();
 }
 

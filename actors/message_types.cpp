@@ -25,7 +25,6 @@ void add_message_types(caf::actor_system_config& config) {
     .add_message_type<lease_reply>("millrace::lease_reply")
     .add_message_type<lease_update>("millrace::lease_update")
     .add_message_type<weights_ready>("millrace::weights_ready")
-    .add_message_type<generator_at>("millrace::generator_at")
     .add_message_type<generator_report>("millrace::generator_report");
 }
 

@@ -249,7 +249,7 @@ void rollout_controller::admit_next() {
 bool rollout_controller::assign(rollout_id id, version at_least) {
   auto& g = groups_[id.group];
   auto& s = g.samples[static_cast<std::size_t>(id.sample)];
-  // A partial rollout may go on anywhere: its sampled tokens have their versions already.
+  at_least = std::max(at_least, s.data.youngest()); // versions within a rollout never go back
   std::optional<std::size_t> sibling;
   if (id.sample > 0)
     sibling = g.samples[static_cast<std::size_t>(id.sample) - 1].generator;

@@ -367,17 +367,6 @@ struct weights_ready {
   }
 };
 
-/// generator → rollout controller: I sample with `v` from now on. Answered when noted.
-struct generator_at {
-  std::string generator;
-  version v;
-
-  template <class I>
-  friend typename I::result_type inspect(I& f, generator_at& x) {
-    return f(x.generator, x.v);
-  }
-};
-
 /// What one training step did. training worker → trainer → recorder. `values` are keyed by metric.
 struct step_report {
   version trained_from;

@@ -41,6 +41,7 @@ struct world {
   version v{0};
   ledger_totals totals;
   stream_load load;
+  std::string waits_for;
   std::uint64_t hash = 0xCBF29CE484222325ULL;
   bool finished = false;
   std::string failure;
@@ -129,6 +130,8 @@ public:
     replay_options_.request_timeout_s = 1;
     replay_options_.wait_timeout_s = 5;
     std::vector<child_spec> children;
+    children.push_back({"controller", [this](auto*) { return controller_; }, true, {}});
+    children.push_back({"publisher", [this](auto*) { return publisher_; }, true, {}});
     for (int i = 0; i < s.generators; ++i)
       children.push_back(generator("gen" + std::to_string(i)));
     for (int i = 0; i < s.reward_workers; ++i)
@@ -164,6 +167,7 @@ private:
     ensure(rc.published_version() <= w.v, "a version is known that was never published");
     w.totals = t;
     w.load = rc.load();
+    w.waits_for = rc.waits_for();
   }
 
   caf::actor link_to(const caf::actor& target) {
@@ -216,7 +220,7 @@ private:
 
   child_spec trainer() {
     auto spawn = [this](caf::event_based_actor* parent) {
-      auto worker = parent->spawn<caf::linked>(fake_worker, w_);
+      auto worker = parent->spawn(fake_worker, w_);
       trainer_options o;
       o.steps = w_->given.steps;
       o.request_timeout_s = 1;
@@ -308,7 +312,12 @@ outcome simulate(const scenario& s) {
       next_kill += 500 + w->random() % 2000;
     }
     ensure(elapsed(w->weather->faulty ? began : stop_faults_at) < 600,
-           [&] { return "no end in time: stuck at " + to_string(w->v); });
+           [&] {
+             return "no end in time: stuck at " + to_string(w->v) + ", "
+                    + std::to_string(w->load.running) + " running, " + std::to_string(w->load.held)
+                    + " held, " + std::to_string(w->totals.count(rollout_state::buffered))
+                    + " buffered; the controller waits for: " + w->waits_for;
+           });
   }
   out.totals = w->totals;
   out.steps = w->v.value;
