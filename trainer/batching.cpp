@@ -20,6 +20,21 @@ struct differencing_state {
   std::size_t serial = 0; // breaks ties, so that the result depends on the input only
 
   [[nodiscard]] std::int64_t spread() const { return parts.front().sum - parts.back().sum; }
+
+  void sort() {
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const auto& x, const auto& y) { return x.sum > y.sum; });
+  }
+
+  /// Lays the other's parts onto these the other way round: its heaviest onto the lightest.
+  void absorb(differencing_state&& other) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto& from = other.parts[parts.size() - 1 - i];
+      parts[i].sum += from.sum;
+      parts[i].items.insert(parts[i].items.end(), from.items.begin(), from.items.end());
+    }
+    sort();
+  }
 };
 
 struct smaller_spread {
@@ -28,18 +43,6 @@ struct smaller_spread {
   }
 };
 
-/// Lays b's parts onto a's the other way round: its heaviest onto a's lightest.
-void absorb(differencing_state& a, differencing_state&& b) {
-  auto n = a.parts.size();
-  for (std::size_t i = 0; i < n; ++i) {
-    auto& from = b.parts[n - 1 - i];
-    a.parts[i].sum += from.sum;
-    a.parts[i].items.insert(a.parts[i].items.end(), from.items.begin(), from.items.end());
-  }
-  std::stable_sort(a.parts.begin(), a.parts.end(),
-                   [](const auto& x, const auto& y) { return x.sum > y.sum; });
-}
-
 /// Indices by descending weight, ties by index.
 std::vector<std::size_t> heaviest_first(std::span<const std::int64_t> weights) {
   std::vector<std::size_t> order(weights.size());
@@ -47,6 +50,44 @@ std::vector<std::size_t> heaviest_first(std::span<const std::int64_t> weights) {
   std::stable_sort(order.begin(), order.end(),
                    [&](auto a, auto b) { return weights[a] > weights[b]; });
   return order;
+}
+
+/// Largest differencing, over the items in this order.
+partition by_difference(std::span<const std::int64_t> weights,
+                        const std::vector<std::size_t>& order, std::size_t parts,
+                        bool equal_counts) {
+  ensure(parts > 0, "balanced_parts: no parts");
+  // A state starts with one item (the rest of its parts empty) or, for equal counts, with one item
+  // in every part: laying states onto each other then keeps the counts equal.
+  auto per_state = equal_counts ? parts : std::size_t{1};
+  std::vector<differencing_state> heap; // the largest spread on top
+  for (std::size_t at = 0; at < order.size(); at += per_state) {
+    differencing_state s;
+    s.parts.resize(parts);
+    s.serial = at;
+    for (std::size_t j = 0; j < per_state && at + j < order.size(); ++j)
+      s.parts[j] = {weights[order[at + j]], {order[at + j]}};
+    s.sort();
+    heap.push_back(std::move(s));
+  }
+  if (heap.empty())
+    return partition(parts);
+  std::make_heap(heap.begin(), heap.end(), smaller_spread{});
+  while (heap.size() > 1) {
+    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
+    auto a = std::move(heap.back());
+    heap.pop_back();
+    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
+    a.absorb(std::move(heap.back()));
+    heap.back() = std::move(a);
+    std::push_heap(heap.begin(), heap.end(), smaller_spread{});
+  }
+  partition result;
+  for (auto& p : heap.front().parts)
+    result.push_back(std::move(p.items));
+  for (auto& p : result)
+    std::sort(p.begin(), p.end());
+  return result;
 }
 
 void drop_empty_and_sort(partition& parts) {
@@ -172,38 +213,7 @@ partition micro_batches(std::span<const std::int64_t> lengths, std::int64_t toke
 
 partition balanced_parts(std::span<const std::int64_t> weights, std::size_t parts,
                          bool equal_counts) {
-  ensure(parts > 0, "balanced_parts: no parts");
-  // A state starts with one item (the rest of its parts empty) or, for equal counts, with one item
-  // in every part: laying states onto each other then keeps the counts equal.
-  auto per_state = equal_counts ? parts : std::size_t{1};
-  auto order = heaviest_first(weights);
-  std::vector<differencing_state> heap; // the largest spread on top
-  for (std::size_t at = 0; at < order.size(); at += per_state) {
-    differencing_state s;
-    s.parts.resize(parts);
-    s.serial = at;
-    for (std::size_t j = 0; j < per_state && at + j < order.size(); ++j)
-      s.parts[j] = {weights[order[at + j]], {order[at + j]}};
-    heap.push_back(std::move(s));
-  }
-  if (heap.empty())
-    return partition(parts);
-  std::make_heap(heap.begin(), heap.end(), smaller_spread{});
-  while (heap.size() > 1) {
-    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
-    auto a = std::move(heap.back());
-    heap.pop_back();
-    std::pop_heap(heap.begin(), heap.end(), smaller_spread{});
-    absorb(a, std::move(heap.back()));
-    heap.back() = std::move(a);
-    std::push_heap(heap.begin(), heap.end(), smaller_spread{});
-  }
-  partition result;
-  for (auto& p : heap.front().parts)
-    result.push_back(std::move(p.items));
-  for (auto& p : result)
-    std::sort(p.begin(), p.end());
-  return result;
+  return by_difference(weights, heaviest_first(weights), parts, equal_counts);
 }
 
 partition minibatches(std::span<const training_sequence> sequences, std::size_t count,
@@ -220,15 +230,13 @@ partition minibatches(std::span<const training_sequence> sequences, std::size_t 
   std::vector<std::int64_t> tokens(groups, 0);
   for (const auto& s : sequences)
     tokens[static_cast<std::size_t>(s.group)] += static_cast<std::int64_t>(s.tokens.size());
-  std::vector<std::int64_t> weights(groups);
-  for (std::size_t i = 0; i < groups; ++i)
-    weights[i] = tokens[shuffled[i]];
-  auto split = balanced_parts(weights, std::min(std::max<std::size_t>(count, 1), groups), true);
-
+  // In shuffled order, not the heaviest first: or each epoch would have the same minibatches.
+  auto split = by_difference(tokens, shuffled, std::min(std::max<std::size_t>(count, 1), groups),
+                             true);
   std::vector<std::size_t> part_of(groups);
   for (std::size_t p = 0; p < split.size(); ++p)
-    for (auto i : split[p])
-      part_of[shuffled[i]] = p;
+    for (auto g : split[p])
+      part_of[g] = p;
   partition result(split.size());
   for (std::size_t s = 0; s < sequences.size(); ++s)
     result[part_of[static_cast<std::size_t>(sequences[s].group)]].push_back(s);

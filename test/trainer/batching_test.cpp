@@ -200,6 +200,17 @@ TEST_CASE("minibatches keep groups whole and are balanced") {
         REQUIRE(sequences[p[i]].group == sequences[p[i - i % 4]].group);
     }
     REQUIRE(parts == minibatches(sequences, count, seed));
+    if (count == 2 && groups.size() >= 12) { // balanced in tokens, and another split each time
+      auto tokens = [&](const std::vector<std::size_t>& part) {
+        double sum = 0;
+        for (auto i : part)
+          sum += static_cast<double>(sequences[i].tokens.size());
+        return sum;
+      };
+      if (groups.size() % 2 == 0)
+        REQUIRE(tokens(parts[0]) / tokens(parts[1]) == Approx(1).margin(0.1));
+      REQUIRE(parts != minibatches(sequences, count, seed + 1));
+    }
   }
   REQUIRE(minibatches({}, 3, 0).empty());
 }

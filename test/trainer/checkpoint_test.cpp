@@ -1,6 +1,7 @@
 #include "trainer/checkpoint.hpp"
 
 #include "runtime/error.hpp"
+#include "test/trainer/scratch_folder.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,19 +15,10 @@
 
 using namespace millrace;
 using namespace millrace::trainer;
+using millrace::toy::scratch_folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A folder that is gone when the test is over.
-struct scratch_folder {
-  fs::path path;
-  explicit scratch_folder() {
-    auto pattern = (fs::temp_directory_path() / "millrace-checkpoint-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~scratch_folder() { fs::remove_all(path); }
-};
 
 void put(const fs::path& file, std::size_t bytes, unsigned seed) {
   std::mt19937 rng{seed};

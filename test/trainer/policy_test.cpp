@@ -3,10 +3,9 @@
 #include "trainer/policy.hpp"
 
 #include "runtime/error.hpp"
+#include "test/trainer/scratch_folder.hpp"
 #include "test/trainer/toy.hpp"
 #include "trainer/checkpoint.hpp"
-
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -18,15 +17,6 @@ using namespace millrace::toy;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct scratch_folder {
-  fs::path path;
-  explicit scratch_folder() {
-    auto pattern = (fs::temp_directory_path() / "millrace-policy-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~scratch_folder() { fs::remove_all(path); }
-};
 
 std::vector<demonstration> demonstrations(const model::tokenizer& tokens, std::uint64_t seed) {
   random_stream random{seed};

@@ -5,6 +5,8 @@
 #include "runtime/model/transformer.hpp"
 #include "runtime/random.hpp"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -27,6 +29,7 @@ inline model::model_config tiny_config(std::int64_t vocabulary = 12) {
 }
 
 inline model::transformer tiny_network(std::uint64_t seed = 1) {
+  at::set_num_threads(1); // two threads on a busy machine are ten times slower than one
   model::transformer network(tiny_config());
   network.initialise(seed);
   return network;
@@ -37,6 +40,7 @@ inline settings tiny_settings() {
   s.run.steps = 100;
   s.rollout.eta = 4;
   s.trainer.lr = 1e-2;
+  s.trainer.minibatches = 1;
   s.trainer.micro_batch_tokens = 100000;
   s.model.architecture = {.layers = 2, .hidden = 16, .heads = 2, .kv_heads = 1,
                           .intermediate = 24, .max_positions = 64};
