@@ -28,6 +28,8 @@ void validate_shard(const manifest& m, const tensor_entry& t, std::size_t index)
   auto region = m.owners[static_cast<std::size_t>(s.owner)].bytes;
   if (s.offset > region || s.length > region - s.offset)
     reject(t, name() + " reaches beyond its owner's " + std::to_string(region) + " bytes");
+  if (s.delta.offset > region || s.delta.length > region - s.delta.offset)
+    reject(t, name() + "'s changes reach beyond its owner's " + std::to_string(region) + " bytes");
   if (t.type == dtype::i8 && s.part.count > 0) {
     auto rows = rows_of(t.shape, s.part);
     if (static_cast<std::int64_t>(s.scales.size()) != rows.end - rows.begin)
@@ -102,11 +104,15 @@ manifest merge(std::span<const manifest> ranks) {
   if (ranks.empty())
     return result;
   result.number = ranks[0].number;
+  result.delta_base = ranks[0].delta_base;
   std::map<std::string, std::size_t> index;
   for (const auto& m : ranks) {
     if (m.number != result.number)
       throw user_error("weight manifests of " + to_string(result.number) + " and "
                        + to_string(m.number) + " can't be merged");
+    if (m.delta_base != result.delta_base)
+      throw user_error("weight manifests with changes since " + to_string(result.delta_base)
+                       + " and " + to_string(m.delta_base) + " can't be merged");
     auto base = static_cast<std::int32_t>(result.owners.size());
     result.owners.insert(result.owners.end(), m.owners.begin(), m.owners.end());
     for (const auto& t : m.tensors) {

@@ -15,6 +15,16 @@
 
 namespace millrace::weightsync {
 
+/// The changed elements of a shard, as encode_delta() writes them; length 0: there are none here, the
+/// shard must be read in full.
+struct shard_delta {
+  std::uint64_t offset = 0; ///< bytes from the start of the owner's region
+  std::uint64_t length = 0;
+  std::uint64_t checksum = 0;
+
+  bool operator==(const shard_delta&) const = default;
+};
+
 /// A run of bytes in an owner's region with a checksum of its own: the unit that is pulled, proven
 /// and, where that fails, pulled again.
 struct shard {
@@ -26,6 +36,8 @@ struct shard {
   /// For i8: value = scale · integer, one scale for each row (index of axis 0) that the shard
   /// touches, from the row of its first element on. Empty for other types.
   std::vector<float> scales;
+  /// What changed since manifest::delta_base, where that is less than the shard itself.
+  shard_delta delta;
 
   bool operator==(const shard&) const = default;
 };
@@ -44,6 +56,7 @@ struct tensor_entry {
 /// Made by publisher (and merge), read by puller.
 struct manifest {
   version number;
+  version delta_base = no_version; ///< that the shards' deltas start from
   std::vector<remote_region> owners; ///< one for each trainer rank
   std::vector<tensor_entry> tensors;
 
@@ -83,8 +96,13 @@ typename Inspector::result_type inspect(Inspector& f, slice& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, shard_delta& x) {
+  return f(x.offset, x.length, x.checksum);
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, shard& x) {
-  return f(x.owner, x.part, x.offset, x.length, x.checksum, x.scales);
+  return f(x.owner, x.part, x.offset, x.length, x.checksum, x.scales, x.delta);
 }
 
 template <class Inspector>
@@ -94,7 +112,7 @@ typename Inspector::result_type inspect(Inspector& f, tensor_entry& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, manifest& x) {
-  return f(x.number, x.owners, x.tensors);
+  return f(x.number, x.delta_base, x.owners, x.tensors);
 }
 
 } // namespace millrace::weightsync

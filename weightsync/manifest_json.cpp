@@ -63,6 +63,10 @@ json shard_to_json(const shard& s) {
             {"offset", s.offset}, {"length", s.length},      {"checksum", hex64(s.checksum)}};
   if (!s.scales.empty())
     j["scales"] = s.scales;
+  if (s.delta.length > 0)
+    j["delta"] = {{"offset", s.delta.offset},
+                  {"length", s.delta.length},
+                  {"checksum", hex64(s.delta.checksum)}};
   return j;
 }
 
@@ -79,6 +83,12 @@ shard shard_from_json(const json& j) {
   s.checksum = unhex64(j.at("checksum").get<std::string>());
   if (j.contains("scales"))
     j.at("scales").get_to(s.scales);
+  if (j.contains("delta")) {
+    const auto& d = j.at("delta");
+    d.at("offset").get_to(s.delta.offset);
+    d.at("length").get_to(s.delta.length);
+    s.delta.checksum = unhex64(d.at("checksum").get<std::string>());
+  }
   return s;
 }
 
@@ -118,7 +128,7 @@ json to_json(const manifest& m) {
                        {"shape", t.shape},
                        {"shards", std::move(shards)}});
   }
-  return {{"version", m.number.value}, {"owners", std::move(owners)},
+  return {{"version", m.number.value}, {"delta_base", m.delta_base.value}, {"owners", std::move(owners)},
           {"tensors", std::move(tensors)}};
 }
 
@@ -126,6 +136,7 @@ manifest manifest_from_json(const json& j) {
   manifest m;
   try {
     j.at("version").get_to(m.number.value);
+    j.at("delta_base").get_to(m.delta_base.value);
     for (const auto& o : j.at("owners"))
       m.owners.push_back(owner_from_json(o));
     for (const auto& t : j.at("tensors")) {

@@ -33,6 +33,24 @@ bool convertible(dtype from, const tensor_view& to) {
 // Whether a receiver's tensor of this type has a scale for each row.
 bool scaled(dtype t) { return t == dtype::i8 || t == dtype::f8_e4m3; }
 
+// Adds a fetch of one shard, merged into the last one where both are neighbours.
+void append(std::vector<fetch>& queue, fetch one, std::uint64_t limit) {
+  if (!queue.empty()) {
+    auto& last = queue.back();
+    bool neighbours = one.owner == last.owner && one.offset >= last.offset
+                      && one.offset <= last.offset + last.bytes + small_gap
+                      && one.offset + one.bytes - last.offset <= limit;
+    if (neighbours && !one.in_place && !last.in_place && one.delta == last.delta) {
+      auto at = one.offset - last.offset;
+      one.shards[0].at = at;
+      last.bytes = std::max(last.bytes, at + one.bytes);
+      last.shards.push_back(std::move(one.shards[0]));
+      return;
+    }
+  }
+  queue.push_back(std::move(one));
+}
+
 class planner {
 public:
   planner(const manifest& m, const layout& target, std::span<const tensor_view> tensors,
@@ -220,25 +238,11 @@ private:
                 [](const auto& a, const auto& b) { return a.source->offset < b.source->offset; });
       auto& queue = queues.emplace_back();
       for (auto& w : list)
-        add(queue, *w.source, std::move(w.what), w.in_place);
+        append(queue, {w.source->owner, w.source->offset, w.source->length, {std::move(w.what)},
+                       w.in_place},
+               options_.fetch_bytes);
     }
     interleave(queues);
-  }
-
-  void add(std::vector<fetch>& queue, const shard& s, landing what, bool direct) const {
-    if (!queue.empty() && !direct && !queue.back().in_place) {
-      auto& last = queue.back();
-      auto end = last.offset + last.bytes;
-      if (s.offset >= last.offset && s.offset <= end + small_gap
-          && s.offset + s.length - last.offset <= options_.fetch_bytes) {
-        what.at = s.offset - last.offset;
-        last.bytes = std::max(last.bytes, what.at + s.length);
-        last.shards.push_back(std::move(what));
-        return;
-      }
-    }
-    queue.push_back({s.owner, s.offset, s.length, {}, direct});
-    queue.back().shards.push_back(std::move(what));
   }
 
   // All owners are asked at once, each receiver beginning with another one.
@@ -273,6 +277,35 @@ private:
 transfer_plan make_plan(const manifest& m, const layout& target,
                         std::span<const tensor_view> tensors, const plan_options& options) {
   return planner(m, target, tensors, options).run();
+}
+
+transfer_plan make_delta_plan(const manifest& m, const transfer_plan& full,
+                              std::span<const tensor_view> tensors, std::uint64_t fetch_bytes) {
+  transfer_plan result;
+  result.topology = full.topology;
+  result.collected = full.collected;
+  result.needed_bytes = full.needed_bytes;
+  for (const auto& f : full.fetches)
+    for (const auto& l : f.shards) {
+      const auto& s = m.tensors[l.tensor].shards[l.shard];
+      std::int64_t landed = 0;
+      bool same_type = true;
+      for (const auto& c : l.copies) {
+        landed += c.elements.elements();
+        same_type &= tensors[c.view].type == m.tensors[l.tensor].type && !full.collected[c.view];
+      }
+      auto what = l;
+      what.at = 0;
+      if (s.delta.length > 0 && same_type && landed == s.part.count)
+        append(result.fetches, {s.owner, s.delta.offset, s.delta.length, {what}, false, true},
+               fetch_bytes);
+      else
+        append(result.fetches, {s.owner, s.offset, s.length, {what}, f.in_place, false},
+               fetch_bytes);
+    }
+  for (const auto& f : result.fetches)
+    result.wire_bytes += f.bytes;
+  return result;
 }
 
 } // namespace millrace::weightsync

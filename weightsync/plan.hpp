@@ -32,6 +32,7 @@ struct fetch {
   std::uint64_t bytes = 0;
   std::vector<landing> shards;
   bool in_place = false; ///< goes straight into the receiver's tensor, which keeps type and order
+  bool delta = false;    ///< of the shards' changes, not of the shards
 };
 
 struct plan_options {
@@ -56,5 +57,10 @@ struct transfer_plan {
 /// a local tensor is missing, too small, or of a type that the published one can't become.
 transfer_plan make_plan(const manifest& m, const layout& target,
                         std::span<const tensor_view> tensors, const plan_options& options);
+
+/// The same transfer, but of a shard's changes only, wherever the manifest has them and the receiver
+/// can rebuild the shard from the tensors of the version before: it has all of it, in its type.
+transfer_plan make_delta_plan(const manifest& m, const transfer_plan& full,
+                              std::span<const tensor_view> tensors, std::uint64_t fetch_bytes);
 
 } // namespace millrace::weightsync

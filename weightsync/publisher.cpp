@@ -3,7 +3,7 @@
 #include "runtime/error.hpp"
 #include "weightsync/checksum.hpp"
 #include "weightsync/convert.hpp"
-#include "weightsync/dtype_names.hpp"
+#include "weightsync/delta.hpp"
 #include "weightsync/row_segments.hpp"
 #include "weightsync/stopwatch.hpp"
 
@@ -44,7 +44,8 @@ std::optional<manifest> publisher::publish(version v, std::span<const tensor_vie
   publish_report own;
   try {
     if (!slots_[*slot])
-      slots_[*slot] = carrier_.expose(packing_->bytes, memory_kind::host);
+      slots_[*slot] = carrier_.expose(packing_->bytes + (options_.delta ? packing_->bytes / 2 : 0),
+                                      memory_kind::host);
     auto m = fill(*slot, v, tensors, report ? *report : own);
     std::lock_guard lock(mutex_);
     machine_.commit(*slot, now);
@@ -81,6 +82,49 @@ publisher::row_scales(std::span<const tensor_view> tensors) const {
   return result;
 }
 
+// Copies or converts one shard into its place.
+void publisher::fill_shard(const packing::piece& piece, const tensor_view& view, dtype type,
+                           shard& s, std::span<const float> row_scales,
+                           std::span<std::byte> bytes) const {
+  const auto& p = held_[piece.placement];
+  auto first_row = row_scales.empty() ? 0 : rows_of(p.shape, p.part).begin;
+  for (const auto& c : piece.copies)
+    for (std::int64_t i = 0; i < c.count; ++i) {
+      auto from = c.from + i * c.from_stride;
+      auto to = c.to + i * c.to_stride;
+      if (row_scales.empty()) {
+        convert(view.type, view.data + static_cast<std::size_t>(from) * size_of(view.type), type,
+                bytes.data() + static_cast<std::size_t>(to) * size_of(type),
+                static_cast<std::size_t>(c.length));
+        continue;
+      }
+      const auto* values = reinterpret_cast<const float*>(view.data) + from;
+      auto* out = reinterpret_cast<std::int8_t*>(bytes.data()) + to;
+      for_row_segments(p.shape, part_of(s.part, to, c.length), [&](auto row, auto at, auto n) {
+        f32_to_i8(values + at, out + at, static_cast<std::size_t>(n),
+                  row_scales[static_cast<std::size_t>(row - first_row)]);
+      });
+    }
+  if (!row_scales.empty()) {
+    auto rows = rows_of(p.shape, s.part);
+    s.scales.assign(row_scales.begin() + (rows.begin - first_row),
+                    row_scales.begin() + (rows.end - first_row));
+  }
+}
+
+// Writes what changed since the version in slot `before` behind the shards.
+void publisher::add_delta(std::size_t before, dtype type, shard& s, std::span<std::byte> region,
+                          std::vector<std::byte>& changes) {
+  auto used = changes.size();
+  auto space = region.size() - packing_->bytes - used;
+  auto old = slots_[before]->memory().subspan(s.offset, s.length);
+  if (!encode_delta(old, region.subspan(s.offset, s.length), size_of(type),
+                    std::min<std::size_t>(s.length, space), changes))
+    return;
+  auto fresh = std::span<const std::byte>(changes).subspan(used);
+  s.delta = {packing_->bytes + used, fresh.size(), checksum(fresh)};
+}
+
 manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
                          publish_report& report) {
   report = {};
@@ -88,44 +132,35 @@ manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_vie
   auto m = packing_->outline;
   m.number = v;
   m.owners = {slots_[slot]->region()};
+  std::optional<std::size_t> before;
+  if (options_.delta) {
+    std::lock_guard lock(mutex_); // only this thread can take the current slot away
+    before = machine_.current_slot();
+    m.delta_base = machine_.current();
+  }
+  std::vector<std::byte> changes;
   stopwatch watch;
   auto scales = row_scales(tensors);
   report.copy_s += watch.lap();
   for (const auto& piece : packing_->pieces) {
-    const auto& p = held_[piece.placement];
     const auto& view = tensors[packing_->views[piece.placement]];
     auto& entry = m.tensors[piece.tensor];
     auto& s = entry.shards[piece.shard];
     auto bytes = memory.subspan(s.offset, s.length);
-    const auto& row_scale = scales[piece.placement];
-    auto first_row = row_scale.empty() ? 0 : rows_of(p.shape, p.part).begin;
-    for (const auto& c : piece.copies)
-      for (std::int64_t i = 0; i < c.count; ++i) {
-        auto from = c.from + i * c.from_stride;
-        auto to = c.to + i * c.to_stride;
-        if (row_scale.empty()) {
-          convert(view.type, view.data + static_cast<std::size_t>(from) * size_of(view.type),
-                  entry.type, bytes.data() + static_cast<std::size_t>(to) * size_of(entry.type),
-                  static_cast<std::size_t>(c.length));
-          continue;
-        }
-        const auto* values = reinterpret_cast<const float*>(view.data) + from;
-        auto* out = reinterpret_cast<std::int8_t*>(bytes.data()) + to;
-        for_row_segments(p.shape, part_of(s.part, to, c.length), [&](auto row, auto at, auto n) {
-          f32_to_i8(values + at, out + at, static_cast<std::size_t>(n),
-                    row_scale[static_cast<std::size_t>(row - first_row)]);
-        });
-      }
-    if (!row_scale.empty()) {
-      auto rows = rows_of(p.shape, s.part);
-      s.scales.assign(row_scale.begin() + (rows.begin - first_row),
-                      row_scale.begin() + (rows.end - first_row));
-    }
+    fill_shard(piece, view, entry.type, s, scales[piece.placement], bytes);
     report.copy_s += watch.lap();
     s.checksum = checksum(bytes);
     report.checksum_s += watch.lap();
     report.bytes += s.length;
+    if (before) {
+      add_delta(*before, entry.type, s, memory, changes);
+      report.delta_s += watch.lap();
+    }
   }
+  std::copy(changes.begin(), changes.end(),
+            memory.begin() + static_cast<std::ptrdiff_t>(packing_->bytes));
+  report.delta_bytes = changes.size();
+  report.delta_s += watch.lap();
   return m;
 }
 

@@ -25,6 +25,9 @@ struct publisher_options {
   /// What receivers will ask for: shards are cut where these are, so that no receiver pulls a byte
   /// that it doesn't need. May be empty.
   std::vector<layout> readers;
+  /// Also publish what changed since the version before, for receivers that still have that one.
+  /// Takes half as much memory again, and time to compare.
+  bool delta = false;
 };
 
 /// What publishing cost.
@@ -32,6 +35,8 @@ struct publish_report {
   std::uint64_t bytes = 0;
   double copy_s = 0;     ///< copy or conversion into the slot
   double checksum_s = 0;
+  double delta_s = 0;            ///< comparing with the version before
+  std::uint64_t delta_bytes = 0; ///< of the changes; shards that must be read in full not counted
 };
 
 /// One trainer rank's side of weight sync: copies parameters into a free slot of registered memory,
@@ -65,6 +70,10 @@ private:
   void prepare(std::span<const tensor_view> tensors);
   manifest fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
                 publish_report& report);
+  void fill_shard(const packing::piece& piece, const tensor_view& view, dtype type, shard& s,
+                  std::span<const float> row_scales, std::span<std::byte> bytes) const;
+  void add_delta(std::size_t before, dtype type, shard& s, std::span<std::byte> region,
+                 std::vector<std::byte>& changes);
   std::vector<std::vector<float>> row_scales(std::span<const tensor_view> tensors) const;
 
   transport& carrier_;

@@ -169,11 +169,16 @@ private:
   receiver_machine::actions verify(const receiver_action& a) {
     const auto& f = plan_.fetches[a.fetch];
     auto bytes = p_.place_for(f, a.ticket);
-    stopwatch watch;
-    auto wrong = p_.unpack.verify(f, bytes);
-    report_.verify_s += watch.seconds();
-    if (wrong.empty())
-      p_.unpack.unpack(f, bytes);
+    std::string wrong;
+    if (f.delta) {
+      wrong = p_.unpack.rebuild(f, bytes, options_.base);
+    } else {
+      stopwatch watch;
+      wrong = p_.unpack.verify(f, bytes);
+      report_.verify_s += watch.seconds();
+      if (wrong.empty())
+        p_.unpack.unpack(f, bytes);
+    }
     forget(a.ticket);
     return machine_.verified(a.ticket, wrong.empty(), wrong, total_.seconds());
   }
@@ -238,6 +243,8 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
   stopwatch total;
   // An owner that is lost is left out of the next plan, as long as its replicas can stand in.
   std::set<std::int32_t> avoid;
+  bool delta = m.delta_base != no_version && m.delta_base == options.base_version
+               && options.base.size() == impl_->tensors.size();
   for (;;) {
     stopwatch planning;
     auto key = std::pair{m.topology(), avoid};
@@ -246,10 +253,20 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
       plan_options how{options.receiver, options.fetch_bytes, avoid};
       it = impl_->plans.emplace(key, make_plan(m, impl_->target, impl_->tensors, how)).first;
     }
+    transfer_plan changes;
+    if (delta)
+      changes = make_delta_plan(m, it->second, impl_->tensors, options.fetch_bytes);
     report.plan_s += planning.seconds();
-    auto lost = attempt(m, it->second, *impl_, options, report, total).run();
-    if (lost < 0 || !avoid.insert(lost).second)
-      break;
+    report.delta = delta;
+    auto lost = attempt(m, delta ? changes : it->second, *impl_, options, report, total).run();
+    if (lost >= 0 && avoid.insert(lost).second)
+      continue;
+    // Changes that don't lead to the published version are no reason to give it up.
+    if (lost < 0 && report.outcome == pull_outcome::failed && delta) {
+      delta = false;
+      continue;
+    }
+    break;
   }
   report.total_s = total.seconds();
   return report;

@@ -28,6 +28,7 @@ struct pull_report {
   version number;
   std::int64_t bytes = 0;   ///< over the wire, repeated reads included
   std::int64_t retries = 0; ///< fetches that were read again
+  bool delta = false;       ///< only changes were pulled, where there were any
   double plan_s = 0;        ///< 0 when the topology's plan was there already
   double wire_s = 0;        ///< waiting for bytes
   double verify_s = 0;      ///< checksums
@@ -43,6 +44,10 @@ struct pull_options {
   std::int32_t max_attempts = 3; ///< of one fetch
   std::int32_t receiver = 0;     ///< index among the receivers, spreads them over replicas
   std::uint64_t fetch_bytes = 1U << 20U;
+  /// The receiver's tensors as they are in use, like the puller's own in number and shape, and their
+  /// version: with a manifest that has the changes since that one, only these are pulled.
+  std::span<const tensor_view> base;
+  version base_version = no_version;
   /// Asked between two steps of work (every few hundred µs): true ends the pull.
   std::function<bool()> should_stop;
   /// Called when bytes have arrived, at most every 100 ms: the moment to renew the lease.

@@ -3,10 +3,12 @@
 #include "runtime/error.hpp"
 #include "weightsync/checksum.hpp"
 #include "weightsync/convert.hpp"
+#include "weightsync/delta.hpp"
 #include "weightsync/row_segments.hpp"
 #include "weightsync/stopwatch.hpp"
 
 #include <array>
+#include <cstring>
 
 namespace millrace::weightsync {
 
@@ -20,38 +22,46 @@ void unpacker::begin(const manifest& m, const transfer_plan& plan) {
   plan_ = &plan;
   load_s_ = quantise_s_ = 0;
   collected_.assign(tensors_.size(), {});
-  expected_.assign(tensors_.size(), 0);
+  missing_.assign(tensors_.size(), 0);
   for (const auto& f : plan.fetches)
     for (const auto& l : f.shards)
       for (const auto& c : l.copies)
-        expected_[c.view] += c.elements.elements();
-  missing_ = expected_;
+        missing_[c.view] += c.elements.elements();
+}
+
+std::string unpacker::label(const landing& l) const {
+  const auto& tensor = manifest_->tensors[l.tensor];
+  return "shard " + std::to_string(l.shard) + " of " + tensor.name + " from trainer rank "
+         + std::to_string(tensor.shards[l.shard].owner);
 }
 
 std::string unpacker::verify(const fetch& f, std::span<const std::byte> bytes) const {
   for (const auto& l : f.shards) {
-    const auto& tensor = manifest_->tensors[l.tensor];
-    const auto& s = tensor.shards[l.shard];
-    auto found = checksum(bytes.subspan(l.at, s.length));
-    if (found != s.checksum)
-      return "shard " + std::to_string(l.shard) + " of " + tensor.name + " from trainer rank "
-             + std::to_string(s.owner);
+    const auto& s = manifest_->tensors[l.tensor].shards[l.shard];
+    if (checksum(bytes.subspan(l.at, s.length)) != s.checksum)
+      return label(l);
   }
   return {};
+}
+
+void unpacker::land(const landing& l, const std::byte* bytes) {
+  const auto& tensor = manifest_->tensors[l.tensor];
+  source s{tensor, tensor.shards[l.shard], bytes};
+  for (const auto& [view, c] : l.copies)
+    for (std::int64_t i = 0; i < c.count; ++i)
+      copy_run(s, view, c.from + i * c.from_stride, c.to + i * c.to_stride, c.length);
 }
 
 void unpacker::unpack(const fetch& f, std::span<const std::byte> bytes) {
   stopwatch watch;
   double quantising = 0;
   for (const auto& l : f.shards) {
-    const auto& tensor = manifest_->tensors[l.tensor];
-    source s{tensor, tensor.shards[l.shard], bytes.data() + l.at};
+    for (const auto& c : l.copies)
+      if (plan_->collected[c.view] && collected_[c.view].empty())
+        collected_[c.view].resize(static_cast<std::size_t>(tensors_[c.view].elements()));
+    if (!f.in_place)
+      land(l, bytes.data() + l.at);
     for (const auto& [view, c] : l.copies) {
-      if (plan_->collected[view] && collected_[view].empty())
-        collected_[view].resize(static_cast<std::size_t>(tensors_[view].elements()));
-      if (!f.in_place)
-        for (std::int64_t i = 0; i < c.count; ++i)
-          copy_run(s, view, c.from + i * c.from_stride, c.to + i * c.to_stride, c.length);
       missing_[view] -= c.elements();
       if (plan_->collected[view] && missing_[view] == 0) {
         stopwatch q;
@@ -62,6 +72,30 @@ void unpacker::unpack(const fetch& f, std::span<const std::byte> bytes) {
   }
   load_s_ += watch.seconds() - quantising;
   quantise_s_ += quantising;
+}
+
+std::string unpacker::rebuild(const fetch& f, std::span<const std::byte> bytes,
+                              std::span<const tensor_view> base) {
+  stopwatch watch;
+  for (const auto& l : f.shards) {
+    const auto& tensor = manifest_->tensors[l.tensor];
+    const auto& s = tensor.shards[l.shard];
+    auto changes = bytes.subspan(l.at, s.delta.length);
+    if (checksum(changes) != s.delta.checksum)
+      return "the changes of " + label(l);
+    auto size = size_of(tensor.type);
+    rebuilt_.resize(s.length);
+    for (const auto& [view, c] : l.copies)
+      for (std::int64_t i = 0; i < c.count; ++i)
+        std::memcpy(rebuilt_.data() + static_cast<std::size_t>(c.from + i * c.from_stride) * size,
+                    base[view].data + static_cast<std::size_t>(c.to + i * c.to_stride) * size,
+                    static_cast<std::size_t>(c.length) * size);
+    if (!apply_delta(changes, size, rebuilt_) || checksum(rebuilt_) != s.checksum)
+      return label(l) + ", rebuilt from its changes";
+    land(l, rebuilt_.data());
+  }
+  load_s_ += watch.seconds();
+  return {};
 }
 
 void unpacker::copy_run(const source& s, std::uint32_t view, std::int64_t from, std::int64_t to,

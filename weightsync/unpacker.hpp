@@ -28,6 +28,12 @@ public:
   /// fetch once.
   void unpack(const fetch& f, std::span<const std::byte> bytes);
 
+  /// The same for a fetch of changes: rebuilds each shard out of `base` (the receiver's tensors with
+  /// the version before) and the changes, proves it by its own checksum, and puts it in place. Names
+  /// the first shard that is wrong; the tensors hold nothing usable then. Empty: all are right.
+  [[nodiscard]] std::string rebuild(const fetch& f, std::span<const std::byte> bytes,
+                                    std::span<const tensor_view> base);
+
   [[nodiscard]] double load_s() const { return load_s_; }
   [[nodiscard]] double quantise_s() const { return quantise_s_; }
 
@@ -38,6 +44,8 @@ private:
     const std::byte* bytes;
   };
 
+  [[nodiscard]] std::string label(const landing& l) const;
+  void land(const landing& l, const std::byte* bytes);
   void copy_run(const source& s, std::uint32_t view, std::int64_t from, std::int64_t to,
                 std::int64_t length);
   void copy_i8(const source& s, std::uint32_t view, std::int64_t from, std::int64_t to,
@@ -51,7 +59,7 @@ private:
   const transfer_plan* plan_ = nullptr;
   std::vector<std::vector<float>> collected_;  // by tensor; empty when not being collected
   std::vector<std::int64_t> missing_;          // elements of the tensor that have not come
-  std::vector<std::int64_t> expected_;
+  std::vector<std::byte> rebuilt_;
   double load_s_ = 0;
   double quantise_s_ = 0;
 };

@@ -20,9 +20,11 @@ manifest sample() {
               {"local", "", "", 0, 100, memory_kind::cuda}};
   tensor_shape shape = {4, 6};
   m.tensors.push_back({"a.weight", dtype::bf16, shape,
-                       {{0, along(shape, 1, 0, 3), 64, 24, 0xFEDC'BA98'7654'3210ULL, {}},
-                        {1, along(shape, 1, 3, 6), 0, 24, 7, {}}}});
-  m.tensors.push_back({"q", dtype::i8, {2, 3}, {{0, whole({2, 3}), 0, 6, 1, {0.5F, 0.25F}}}});
+                       {{0, along(shape, 1, 0, 3), 64, 24, 0xFEDC'BA98'7654'3210ULL, {}, {}},
+                        {1, along(shape, 1, 3, 6), 0, 24, 7, {}, {}}}});
+  m.tensors.push_back({"q", dtype::i8, {2, 3}, {{0, whole({2, 3}), 0, 6, 1, {0.5F, 0.25F}, {}}}});
+  m.tensors[0].shards[1].delta = {90, 10, 0x1234567890ABCDEFULL};
+  m.delta_base = {2};
   m.tensors.push_back({"nothing", dtype::f32, {0}, {}});
   return m;
 }
@@ -59,6 +61,7 @@ TEST_CASE("unsound manifests are refused, naming the tensor") {
   refused([](auto& m) { m.tensors[0].shards[1].owner = -1; }, "a.weight");
   refused([](auto& m) { m.tensors[0].shards[0].offset = 4090; }, "reaches beyond");
   refused([](auto& m) { m.tensors[0].shards[0].offset = UINT64_MAX; }, "reaches beyond");
+  refused([](auto& m) { m.tensors[0].shards[1].delta.length = 11; }, "changes reach");
   refused([](auto& m) { m.tensors[0].shards[0].length = 23; }, "expected 24");
   refused([](auto& m) { m.tensors[0].shards[0].part.end = 9; }, "not a slice");
   refused([](auto& m) { m.tensors[1].shards[0].scales.pop_back(); }, "scales");

@@ -228,3 +228,43 @@ TEST_CASE("replicas share the load, and stand in for a lost owner") {
   REQUIRE(report.ready());
   REQUIRE(same_bytes(trainer, staging));
 }
+
+TEST_CASE("changes only, from version to version, for the receiver that has the one before") {
+  local_transport carrier;
+  auto trainer = small_model();
+  std::mt19937_64 random(6);
+  trainer.randomise(random);
+  publisher_options with_delta;
+  with_delta.delta = true;
+  with_delta.wire_type = [](const placement&, dtype) { return dtype::bf16; };
+  publisher source(carrier, replicated(trainer.views()), with_delta);
+  // A generator with two sets of weights: one in use, one being filled.
+  tensor_set sets[2] = {small_model(dtype::bf16), small_model(dtype::bf16)};
+  auto target = replicated(sets[0].views());
+  puller sink(carrier, sets[0].views(), target);
+  for (std::int32_t v = 0; v < 6; ++v) {
+    auto* big = reinterpret_cast<float*>(trainer["big"].data);
+    for (int i = 0; i < 50 * v; ++i)
+      big[random() % 77'100] += 1;
+    auto m = source.publish({v}, trainer.views(), v);
+    REQUIRE(m);
+    auto& staging = sets[v % 2];
+    auto& in_use = sets[(v + 1) % 2];
+    sink.retarget(staging.views());
+    pull_options how;
+    how.base = in_use.views();
+    how.base_version = {v - 1};
+    if (v == 4) { // a base that isn't what it says it is: found out, and pulled in full
+      reinterpret_cast<std::uint16_t*>(in_use["big"].data)[7] ^= 1;
+    }
+    auto report = sink.pull(*m, how);
+    INFO(v << ": " << report.error);
+    REQUIRE(report.ready());
+    REQUIRE(report.delta == (v > 0 && v != 4));
+    if (report.delta)
+      REQUIRE(report.bytes < static_cast<std::int64_t>(m->bytes()) / 10);
+    auto expected = small_model(dtype::bf16);
+    REQUIRE(pull(*m, expected.views(), carrier, 10).ready());
+    REQUIRE(same_bytes(expected, staging));
+  }
+}
