@@ -1,5 +1,7 @@
 #include "actors/message_types.hpp"
 
+#include "actors/evaluation.hpp"
+
 namespace millrace {
 
 void add_message_types(caf::actor_system_config& config) {
@@ -25,7 +27,8 @@ void add_message_types(caf::actor_system_config& config) {
     .add_message_type<lease_reply>("millrace::lease_reply")
     .add_message_type<lease_update>("millrace::lease_update")
     .add_message_type<weights_ready>("millrace::weights_ready")
-    .add_message_type<generator_report>("millrace::generator_report");
+    .add_message_type<generator_report>("millrace::generator_report")
+    .add_message_type<evaluation_report>("millrace::evaluation_report");
 }
 
 } // namespace millrace

@@ -16,7 +16,7 @@ caf::behavior receiver_state::start(receiver_options options,
          caf::make_message(joined_atom::value, options_.name, caf::actor{self_}));
   return {
     [this](const weights_published& notice) {
-      if (notice.v <= wanted_.v)
+      if (notice.v <= wanted_.v || (options_.wanted && !options_.wanted(notice.v)))
         return;
       wanted_ = notice;
       noticed_at_ = now_s(self_);

@@ -29,6 +29,7 @@ struct receiver_options {
   std::string name;
   double request_timeout_s = 5;
   double retry_s = 0.2; ///< between a failed pull and the next try
+  std::function<bool(version)> wanted; ///< versions to pull; empty: all
   /// Seconds to wait before each pull (the simulator's wire); empty: none.
   std::function<double()> wire_delay;
 };

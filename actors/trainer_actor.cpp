@@ -20,6 +20,7 @@ caf::behavior trainer_state::start(trainer_options options, trainer_peers peers)
   report_exceptions(self_);
   options_ = std::move(options);
   peers_ = std::move(peers);
+  self_->link_to(peers_.worker); // they live and die together
   return {
     [this](start_atom) { publish_first(); },
     [this](joined_atom, const caf::actor& replay) { peers_.replay = replay; },

@@ -10,17 +10,23 @@ namespace millrace {
 
 using enum rollout_state;
 
-namespace {
-
-/// A seed per group, so that a prompt met again in a later epoch gets other answers.
-std::uint64_t mix(std::uint64_t seed, std::int64_t group) {
+std::uint64_t group_seed(std::uint64_t seed, std::int64_t group) {
   auto x = seed + 0x9E3779B97F4A7C15ULL * (static_cast<std::uint64_t>(group) + 1);
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31);
 }
 
-} // namespace
+rollout blank_rollout(rollout_id id, const fed_prompt& p) {
+  rollout r;
+  r.id = id;
+  r.prompt_id = p.question.id;
+  r.prompt_length = static_cast<std::int32_t>(p.tokens.size());
+  r.tokens = p.tokens;
+  r.behaviour_logp.assign(p.tokens.size(), 0.0F);
+  r.versions.assign(p.tokens.size(), no_version.value);
+  return r;
+}
 
 rollout_controller::rollout_controller(controller_options options, prompt_feed& feed)
   : options_(std::move(options)), feed_(feed) {
@@ -219,18 +225,6 @@ stream_load rollout_controller::load() const {
   return {t.count(running), t.in_flight() - t.count(running)};
 }
 
-rollout rollout_controller::blank(std::int64_t group, std::int32_t sample,
-                                  const fed_prompt& p) const {
-  rollout r;
-  r.id = {group, sample};
-  r.prompt_id = p.question.id;
-  r.prompt_length = static_cast<std::int32_t>(p.tokens.size());
-  r.tokens = p.tokens;
-  r.behaviour_logp.assign(p.tokens.size(), 0.0F);
-  r.versions.assign(p.tokens.size(), no_version.value);
-  return r;
-}
-
 void rollout_controller::admit_next() {
   if (!open_) {
     open_ = next_group_++;
@@ -240,7 +234,7 @@ void rollout_controller::admit_next() {
   auto& g = groups_[*open_];
   rollout_id id{*open_, static_cast<std::int32_t>(g.samples.size())};
   ledger_.admit(id);
-  g.samples.push_back({.data = blank(id.group, id.sample, g.question)});
+  g.samples.push_back({.data = blank_rollout(id, g.question)});
   pending_.push_back(id);
   if (static_cast<std::int32_t>(g.samples.size()) == options_.group_size)
     open_.reset();
@@ -265,7 +259,7 @@ bool rollout_controller::assign(rollout_id id, version at_least) {
   loads_[*to].rollouts += 1;
   loads_[*to].tokens += s.cost;
   auto sampling = options_.sampling;
-  sampling.seed = mix(options_.sampling.seed, id.group);
+  sampling.seed = group_seed(options_.sampling.seed, id.group);
   out_.assign.push_back({*to, {s.data, sampling}});
   return true;
 }
@@ -383,7 +377,7 @@ void rollout_controller::load(const nlohmann::json& saved) {
                        g.at("tokens").get<std::vector<std::int32_t>>()};
     for (std::int32_t i = 0; i < g.at("admitted").get<std::int32_t>(); ++i) {
       ledger_.admit({id, i});
-      record.samples.push_back({.data = blank(id, i, record.question)});
+      record.samples.push_back({.data = blank_rollout({id, i}, record.question)});
       pending_.push_back({id, i});
     }
     if (static_cast<std::int32_t>(record.samples.size()) < options_.group_size)

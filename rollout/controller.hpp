@@ -30,6 +30,12 @@ public:
   virtual void seek(const nlohmann::json& cursor) = 0;
 };
 
+/// The seed of a group's random streams: a prompt met again in a later epoch gets other answers.
+std::uint64_t group_seed(std::uint64_t seed, std::int64_t group);
+
+/// A rollout of which nothing is sampled yet.
+rollout blank_rollout(rollout_id id, const fed_prompt& p);
+
 struct controller_options {
   admission_limits limits;
   std::int32_t group_size = 1;       ///< n: rollouts per prompt
@@ -145,7 +151,6 @@ private:
   };
 
   sample_record* find(rollout_id id);
-  [[nodiscard]] rollout blank(std::int64_t group, std::int32_t sample, const fed_prompt& p) const;
   void admit_next();
   bool assign(rollout_id id, version at_least);
   void unassign(sample_record& s);

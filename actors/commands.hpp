@@ -1,0 +1,16 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace millrace {
+
+// Each adds one command to the program. `status` becomes the exit status: 0 when all is well, 1
+// when a run failed, 2 for bad input, 130 when it was interrupted.
+
+void add_run_command(CLI::App& app, int& status);
+void add_check_command(CLI::App& app, int& status);
+void add_options_command(CLI::App& app, int& status);
+
+} // namespace millrace

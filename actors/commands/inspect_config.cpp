@@ -1,0 +1,37 @@
+#include "actors/commands.hpp"
+#include "runtime/config/config.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <memory>
+
+namespace millrace {
+
+void add_check_command(CLI::App& app, int& status) {
+  auto* cmd = app.add_subcommand("check", "Validate a configuration file");
+  auto file = std::make_shared<std::string>();
+  auto assignments = std::make_shared<std::vector<std::string>>();
+  cmd->add_option("config", *file, "Configuration file")->required();
+  cmd->add_option("--set", *assignments, "path=value, as for run; may be repeated")
+    ->allow_extra_args(false);
+  cmd->callback([=, &status] {
+    auto s = load_settings(*file, *assignments);
+    for (const auto& remark : remarks(s))
+      std::printf("note: %s\n", remark.c_str());
+    std::printf("%s: no errors\n", file->c_str());
+    status = 0;
+  });
+}
+
+void add_options_command(CLI::App& app, int& status) {
+  auto* cmd = app.add_subcommand("options", "List every option with default, range and meaning");
+  auto filter = std::make_shared<std::string>();
+  cmd->add_option("filter", *filter, "Only those whose path contains this");
+  cmd->callback([=, &status] {
+    std::fputs(options_table(100, *filter).c_str(), stdout);
+    status = 0;
+  });
+}
+
+} // namespace millrace

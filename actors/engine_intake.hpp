@@ -1,0 +1,27 @@
+#pragma once
+
+#include "actors/receiver_actor.hpp"
+#include "rollout/engine.hpp"
+#include "weightsync/pull.hpp"
+
+#include <memory>
+
+namespace millrace {
+
+/// Pulls published weights into an engine's staging buffers over a transport.
+class engine_intake : public weight_intake {
+public:
+  engine_intake(std::shared_ptr<weightsync::transport> carrier,
+                std::shared_ptr<generation::engine> engine, double timeout_s,
+                std::int32_t max_attempts);
+  intake_report pull(const std::string& manifest, std::function<void()> on_progress) override;
+
+private:
+  std::shared_ptr<weightsync::transport> carrier_;
+  std::shared_ptr<generation::engine> engine_;
+  weightsync::puller puller_;
+  double timeout_s_;
+  std::int32_t max_attempts_;
+};
+
+} // namespace millrace

@@ -1,0 +1,80 @@
+#include "actors/evaluation.hpp"
+
+#include "rollout/tokenized_feed.hpp"
+
+#include <algorithm>
+
+namespace millrace {
+
+evaluation::evaluation(const settings& s, const model::model_config& config,
+                       std::shared_ptr<const model::tokenizer> tokens, const prompt_source& source,
+                       std::shared_ptr<const reward> judge)
+  : settings_(s), judge_(std::move(judge)) {
+  generation::engine_options o;
+  o.max_batch = s.generator.max_batch;
+  o.threads = s.generator.threads;
+  o.deterministic = s.deterministic;
+  engine_ = generation::make_engine(o, config, tokens);
+  auto count = source.held_out_size();
+  if (s.eval.prompts > 0)
+    count = std::min<std::int64_t>(count, s.eval.prompts);
+  for (std::int64_t i = 0; i < count; ++i) {
+    auto p = source.held_out(i);
+    auto ids = prompt_tokens(*tokens, p.text);
+    if (static_cast<std::int64_t>(ids.size()) + s.sampling.max_tokens
+        > config.max_position_embeddings)
+      continue;
+    prompts_.push_back({std::move(p), std::move(ids)});
+  }
+}
+
+void evaluation::begin(version v) {
+  engine_->drain();
+  engine_->install({installs_++});
+  sums_ = {.v = v};
+  expected_ = prompts_.size() * static_cast<std::size_t>(settings_.eval.samples);
+  auto sampling = settings_.sampling;
+  sampling.temperature = static_cast<float>(settings_.eval.temperature);
+  sampling.seed = settings_.seed ^ 0x65766C; // apart from the training stream's
+  for (std::size_t i = 0; i < prompts_.size(); ++i)
+    for (std::int32_t k = 0; k < settings_.eval.samples; ++k) {
+      engine_->submit({blank_rollout({static_cast<std::int64_t>(i), k}, prompts_[i]), sampling});
+    }
+}
+
+bool evaluation::step() {
+  for (const auto& r : engine_->step()) {
+    auto v = judge_->judge(prompts_[static_cast<std::size_t>(r.id.group)].question, r.text, r.finish);
+    sums_.answers += 1;
+    sums_.accuracy += v.correct ? 1 : 0;
+    sums_.reward_mean += v.reward;
+    sums_.length_mean += r.generated();
+    sums_.truncated += r.finish == finish_reason::length ? 1 : 0;
+  }
+  return engine_->running() + engine_->waiting() > 0;
+}
+
+evaluation_report evaluation::report() const {
+  auto out = sums_;
+  auto n = static_cast<double>(std::max<std::int64_t>(1, out.answers));
+  out.accuracy /= n;
+  out.reward_mean /= n;
+  out.length_mean /= n;
+  out.truncated /= n;
+  return out;
+}
+
+double evaluation::progress() const {
+  return expected_ == 0 ? 1
+                        : static_cast<double>(sums_.answers) / static_cast<double>(expected_);
+}
+
+evaluation_report evaluation::run(version v, std::span<const tensor_view> weights) {
+  copy_weights(weights, engine_->staging());
+  begin(v);
+  while (step()) {
+  }
+  return report();
+}
+
+} // namespace millrace

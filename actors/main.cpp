@@ -1,0 +1,33 @@
+#include "actors/commands.hpp"
+#include "runtime/error.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+
+/// millrace COMMAND …: each command declares its own options in actors/commands/.
+int main(int argc, char** argv) {
+  // UCX would install handlers for SIGSEGV and others at load.
+  setenv("UCX_ERROR_SIGNALS", "", 0);
+  CLI::App app{"Asynchronous reinforcement learning for language models"};
+  app.name("millrace");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("millrace " MILLRACE_VERSION));
+  int status = 0;
+  millrace::add_run_command(app, status);
+  millrace::add_check_command(app, status);
+  millrace::add_options_command(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  } catch (const millrace::user_error& e) {
+    std::fprintf(stderr, "millrace: %s\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace: %s\n", e.what());
+    return 1;
+  }
+  return status;
+}

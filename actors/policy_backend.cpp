@@ -1,0 +1,85 @@
+#include "actors/policy_backend.hpp"
+
+#include "runtime/log.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+namespace millrace {
+
+namespace {
+
+/// What a batch says of itself, beside what the step computes.
+void describe(const train_batch& batch, std::map<std::string, double>& values) {
+  double correct = 0, length = 0, truncated = 0, n = 0;
+  for (const auto& g : batch.groups)
+    for (const auto& r : g.rollouts) {
+      n += 1;
+      correct += r.correct ? 1 : 0;
+      length += r.generated();
+      truncated += r.finish == finish_reason::length ? 1 : 0;
+    }
+  n = std::max(n, 1.0);
+  values["accuracy"] = correct / n;
+  values["length_mean"] = length / n;
+  values["truncated"] = truncated / n;
+  values["masked_tokens"] = static_cast<double>(batch.masked_tokens);
+  values["dropped_rollouts"] = static_cast<double>(batch.dropped_rollouts);
+}
+
+} // namespace
+
+policy_backend::policy_backend(std::shared_ptr<trainer::policy> policy,
+                               std::shared_ptr<weightsync::publisher> publisher,
+                               std::shared_ptr<trainer::checkpoint_store> checkpoints,
+                               std::function<double()> now)
+  : policy_(std::move(policy)), publisher_(std::move(publisher)),
+    checkpoints_(std::move(checkpoints)), now_(std::move(now)) {
+}
+
+weights_published policy_backend::publish_current() {
+  std::map<std::string, double> ignored;
+  auto manifest = publish(ignored);
+  return {policy_->current(), std::move(manifest), now_()};
+}
+
+train_result policy_backend::train(const train_batch& batch) {
+  auto stats = policy_->step(batch.training_from, batch.groups);
+  for (const auto& remark : stats.remarks)
+    log::warning("trainer", remark);
+  train_result out;
+  out.report.trained_from = batch.training_from;
+  out.report.values = stats.values();
+  out.report.staleness = stats.staleness;
+  describe(batch, out.report.values);
+  out.manifest = publish(out.report.values);
+  out.report.published = policy_->current();
+  return out;
+}
+
+std::string policy_backend::publish(std::map<std::string, double>& values) {
+  auto began = now_();
+  weightsync::publish_report report;
+  auto views = policy_->views();
+  for (;;) {
+    if (auto m = publisher_->publish(policy_->current(), views, now_(), &report)) {
+      values["publish_s"] = now_() - began;
+      values["publish_bytes"] = static_cast<double>(report.bytes);
+      auto bytes = weightsync::to_binary(*m);
+      return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+    // Readers hold the other slot: until they release it, or their lease ends.
+    publisher_->tick(now_());
+    auto wait = std::min(0.002, std::max(0.0, publisher_->blocked_until(now_()) - now_()));
+    std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+  }
+}
+
+void policy_backend::save(const std::string& stream) {
+  checkpoints_->save(
+    policy_->current(), [&](const std::filesystem::path& folder) { policy_->save(folder); },
+    {{"stream.json", stream}});
+}
+
+} // namespace millrace

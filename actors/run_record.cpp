@@ -1,0 +1,185 @@
+#include "actors/run_record.hpp"
+
+#include "runtime/metrics/process.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace millrace {
+
+namespace {
+
+std::string text(const char* format, auto... values) {
+  char buffer[256];
+  std::snprintf(buffer, sizeof buffer, format, values...);
+  return buffer;
+}
+
+/// 12345 → "12.3k".
+std::string short_number(double x) {
+  if (x >= 1e6)
+    return text("%.1fM", x / 1e6);
+  return x >= 1e4 ? text("%.1fk", x / 1e3) : text("%.0f", x);
+}
+
+double number(const nlohmann::ordered_json& line, const char* key) {
+  auto it = line.find(key);
+  return it != line.end() && it->is_number() ? it->get<double>() : 0;
+}
+
+} // namespace
+
+run_record::run_record(const settings& s, run_directory& directory, console& screen)
+  : settings_(s), directory_(directory), screen_(screen) {
+}
+
+void run_record::begin(double now) {
+  began_ = last_step_at_ = now;
+}
+
+void run_record::generator(const generator_report& report) {
+  auto& known = generators_[report.generator];
+  if (report.generated_tokens < known.generated_tokens) {
+    // A successor of that name counts from 0.
+    retired_tokens_ += known.generated_tokens;
+    last_.busy_s -= known.busy_s;
+    last_.idle_s -= known.idle_s;
+  }
+  for (const auto& s : report.swaps)
+    if (s.from >= version{0}) {
+      pause_s_ += s.pause_s;
+      ++pauses_;
+    }
+  known = report;
+  generated_tokens_ = generated_before_ + retired_tokens_;
+  for (const auto& [name, g] : generators_)
+    generated_tokens_ += g.generated_tokens;
+}
+
+void run_record::count(const step_report& report) {
+  ++steps_;
+  trained_tokens_ += static_cast<std::int64_t>(report.values.at("trained_tokens"));
+  if (report.staleness.size() > staleness_.size())
+    staleness_.resize(report.staleness.size());
+  for (std::size_t i = 0; i < report.staleness.size(); ++i)
+    staleness_[i] += report.staleness[i];
+}
+
+void run_record::step(const step_report& report, double now) {
+  count(report);
+  generator_sums sums{retired_tokens_, 0, 0};
+  for (const auto& [name, g] : generators_) {
+    sums.tokens += g.generated_tokens;
+    sums.busy_s += g.busy_s;
+    sums.idle_s += g.idle_s;
+  }
+  auto span = std::max(now - last_step_at_, 1e-9);
+  auto busy = sums.busy_s - last_.busy_s;
+  auto idle = sums.idle_s - last_.idle_s;
+  auto waited = report.values.count("trainer_wait_s") ? report.values.at("trainer_wait_s") : 0.0;
+  nlohmann::ordered_json line{{"kind", "step"},
+                              {"step", report.published.value},
+                              {"time_s", time_before_ + now - began_}};
+  for (const auto& [key, value] : report.values)
+    line[key] = value;
+  auto generator_idle = busy + idle > 0 ? std::clamp(idle / (busy + idle), 0.0, 1.0) : 0.0;
+  auto trainer_idle = std::clamp(waited / span, 0.0, 1.0);
+  line["generated_tokens_per_s"] = static_cast<double>(sums.tokens - last_.tokens) / span;
+  line["trained_tokens_per_s"] = report.values.at("trained_tokens") / span;
+  line["generator_idle"] = generator_idle;
+  line["trainer_idle"] = trainer_idle;
+  line["bubble"] = (generator_idle + trainer_idle) / 2;
+  line["pause_s"] = pauses_ > 0 ? pause_s_ / static_cast<double>(pauses_) : 0.0;
+  line["eta"] = settings_.rollout.eta;
+  line["generated_tokens"] = generated_tokens_;
+  line["staleness"] = report.staleness;
+  line["rss_bytes"] = read_process_usage().resident_bytes;
+  directory_.append_metrics(line);
+  last_ = sums;
+  last_step_at_ = now;
+  pause_s_ = 0;
+  pauses_ = 0;
+  if (report.published.value % settings_.run.log_every == 0)
+    screen_.line(line_of(line));
+  ++steps_here_;
+  auto left = static_cast<double>(settings_.run.steps - report.published.value);
+  screen_.progress("training", static_cast<double>(report.published.value) / settings_.run.steps,
+                   text("step %d/%d, about %.0f s left", report.published.value,
+                        settings_.run.steps, (now - began_) / steps_here_ * left));
+}
+
+std::string run_record::line_of(const nlohmann::ordered_json& line) const {
+  return text("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
+              number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
+              number(line, "staleness_mean"), number(line, "staleness_max"))
+         + "generated " + short_number(number(line, "generated_tokens_per_s")) + "/s  trained "
+         + short_number(number(line, "trained_tokens_per_s")) + "/s"
+         + text("  idle gen %.0f%% train %.0f%%", 100 * number(line, "generator_idle"),
+                100 * number(line, "trainer_idle"));
+}
+
+void run_record::evaluated(const evaluation_report& report, std::string_view when) {
+  if (!first_accuracy_)
+    first_accuracy_ = report.accuracy;
+  last_accuracy_ = report.accuracy;
+  directory_.append_metrics({{"kind", "eval"},
+                             {"step", report.v.value},
+                             {"eval_accuracy", report.accuracy},
+                             {"reward_mean", report.reward_mean},
+                             {"length_mean", report.length_mean},
+                             {"truncated", report.truncated},
+                             {"answers", report.answers}});
+  screen_.line(text("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
+                    static_cast<long long>(report.answers), std::string(when).c_str()));
+}
+
+void run_record::warmed_up(std::int64_t step, const std::map<std::string, double>& values) {
+  nlohmann::ordered_json line{{"kind", "warmup"}, {"step", step}};
+  for (const auto& [key, value] : values)
+    line[key] = value;
+  directory_.append_metrics(line);
+}
+
+void run_record::resume(const std::vector<nlohmann::json>& lines) {
+  for (const auto& l : lines) {
+    auto kind = l.value("kind", "");
+    if (kind == "eval" && l.contains("eval_accuracy")) {
+      last_accuracy_ = l["eval_accuracy"].get<double>();
+      if (!first_accuracy_)
+        first_accuracy_ = last_accuracy_;
+    }
+    if (kind != "step")
+      continue;
+    step_report r;
+    r.values["trained_tokens"] = l.value("trained_tokens", 0.0);
+    r.staleness = l.value("staleness", std::vector<std::int64_t>{});
+    count(r);
+    generated_before_ = l.value("generated_tokens", generated_before_);
+    time_before_ = l.value("time_s", time_before_);
+  }
+  generated_tokens_ = generated_before_;
+}
+
+nlohmann::ordered_json run_record::summary() const {
+  std::int64_t tokens = 0, weighted = 0, largest = 0;
+  for (std::size_t i = 0; i < staleness_.size(); ++i) {
+    tokens += staleness_[i];
+    weighted += staleness_[i] * static_cast<std::int64_t>(i);
+    if (staleness_[i] > 0)
+      largest = static_cast<std::int64_t>(i);
+  }
+  nlohmann::ordered_json out;
+  out["accuracy_before"] = first_accuracy_ ? nlohmann::ordered_json(*first_accuracy_) : nullptr;
+  out["accuracy_after"] = last_accuracy_ ? nlohmann::ordered_json(*last_accuracy_) : nullptr;
+  out["eta"] = settings_.rollout.eta;
+  out["staleness_max"] = largest;
+  out["staleness_mean"] = tokens > 0 ? static_cast<double>(weighted) / static_cast<double>(tokens) : 0.0;
+  out["staleness_histogram"] = staleness_;
+  out["steps"] = steps_;
+  out["generated_tokens"] = generated_tokens_;
+  out["trained_tokens"] = trained_tokens_;
+  out["seed"] = settings_.seed;
+  return out;
+}
+
+} // namespace millrace

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "actors/console.hpp"
+#include "actors/evaluation.hpp"
+#include "runtime/config/settings.hpp"
+#include "runtime/messages.hpp"
+#include "runtime/run_directory.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace millrace {
+
+/// What a run leaves for people: a line per step on the screen and in metrics.jsonl, and the sums
+/// that the summary needs. No actor: the recorder's shell and the main thread call it in turn.
+class run_record {
+public:
+  run_record(const settings& s, run_directory& directory, console& screen);
+
+  /// `now` in seconds on the stream's clock.
+  void begin(double now);
+  void generator(const generator_report& report);
+  void step(const step_report& report, double now);
+  void evaluated(const evaluation_report& report, std::string_view when);
+  void warmed_up(std::int64_t step, const std::map<std::string, double>& values);
+
+  /// Goes on where an earlier process stopped: sums and first evaluation from its metrics.
+  void resume(const std::vector<nlohmann::json>& lines);
+
+  /// All of summary.json but what only the caller knows (ledger, wall time, memory).
+  [[nodiscard]] nlohmann::ordered_json summary() const;
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  [[nodiscard]] bool evaluated_before() const { return first_accuracy_.has_value(); }
+
+private:
+  struct generator_sums {
+    std::int64_t tokens = 0;
+    double busy_s = 0, idle_s = 0;
+  };
+  void count(const step_report& report);
+  [[nodiscard]] std::string line_of(const nlohmann::ordered_json& line) const;
+
+  settings settings_;
+  run_directory& directory_;
+  console& screen_;
+  std::map<std::string, generator_report> generators_; ///< latest of each
+  std::int64_t retired_tokens_ = 0; ///< of generators that were replaced
+  generator_sums last_;             ///< at the last step
+  double began_ = 0, last_step_at_ = 0, time_before_ = 0;
+  double pause_s_ = 0;
+  std::int64_t pauses_ = 0;
+  int steps_here_ = 0; ///< in this process
+  std::int64_t steps_ = 0, generated_tokens_ = 0, trained_tokens_ = 0;
+  std::int64_t generated_before_ = 0; ///< by earlier processes of a resumed run
+  std::vector<std::int64_t> staleness_;
+  std::optional<double> first_accuracy_, last_accuracy_;
+};
+
+} // namespace millrace

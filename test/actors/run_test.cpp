@@ -1,0 +1,192 @@
+#include "actors/message_types.hpp"
+#include "actors/shell.hpp"
+#include "actors/training_run.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/error.hpp"
+#include "runtime/run_directory.hpp"
+#include "test/actors/sequential_loop.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+using namespace millrace;
+namespace fs = std::filesystem;
+
+namespace {
+
+class temporary_folder {
+public:
+  temporary_folder() {
+    auto pattern = (fs::temp_directory_path() / "millrace-test-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~temporary_folder() { fs::remove_all(path_); }
+  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
+
+private:
+  fs::path path_;
+};
+
+settings tiny() {
+  settings s;
+  s.seed = 5;
+  s.run.steps = 6;
+  s.run.checkpoint_every = 2;
+  s.model.architecture = {.layers = 1, .hidden = 32, .heads = 2, .kv_heads = 1,
+                          .intermediate = 64, .max_positions = 48};
+  s.data.held_out = 20;
+  s.data.arithmetic.max_operand = 9;
+  s.rollout = {.eta = 0, .batch_size = 16, .group_size = 4, .max_concurrent = 64};
+  s.sampling.max_tokens = 6;
+  s.generator.max_batch = 16;
+  s.eval.prompts = 20;
+  s.log.level = log_level::error;
+  return s;
+}
+
+std::string bytes(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE(in.good());
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+nlohmann::json summary(const fs::path& run) {
+  return nlohmann::json::parse(bytes(run / "summary.json"));
+}
+
+fs::path newest_checkpoint(const fs::path& run) {
+  auto name = bytes(run / "checkpoints" / "latest");
+  while (!name.empty() && name.back() == '\n')
+    name.pop_back();
+  return run / "checkpoints" / name;
+}
+
+std::int64_t sum_of_states(const nlohmann::json& rollouts) {
+  std::int64_t sum = 0;
+  for (const char* s : {"trained", "dropped", "filtered", "failed", "in_flight"})
+    sum += rollouts.at(s).get<std::int64_t>();
+  return sum;
+}
+
+} // namespace
+
+TEST_CASE("run: deterministic at η = 0 equals the sequential loop bit for bit") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.deterministic = true;
+  run_training({.options = s, .directory = folder / "run"});
+  fs::create_directories(folder / "loop");
+  sequential_loop(s, folder / "loop");
+  auto streamed = bytes(newest_checkpoint(folder / "run") / "model" / "model.safetensors");
+  auto looped = bytes(folder / "loop" / "model.safetensors");
+  REQUIRE(streamed.size() == looped.size());
+  REQUIRE(streamed == looped);
+}
+
+TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameters as one run") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.deterministic = true;
+  run_training({.options = s, .directory = folder / "whole"});
+  // Stops after the second checkpoint is there.
+  std::atomic<bool> stop{false};
+  run_request part{.options = s, .directory = folder / "parts"};
+  part.interrupted = [&] {
+    return stop || fs::exists(folder / "parts/checkpoints/latest");
+  };
+  auto outcome = run_training(part);
+  auto rest = part;
+  rest.resume = true;
+  rest.interrupted = {};
+  if (outcome == run_outcome::interrupted)
+    REQUIRE(run_training(rest) == run_outcome::done);
+  REQUIRE(bytes(newest_checkpoint(folder / "whole") / "model" / "model.safetensors")
+          == bytes(newest_checkpoint(folder / "parts") / "model" / "model.safetensors"));
+  auto a = summary(folder / "whole"), b = summary(folder / "parts");
+  REQUIRE(a["rollouts"]["trained"] == b["rollouts"]["trained"]);
+  REQUIRE(b["rollouts"]["admitted"] == sum_of_states(b["rollouts"]));
+  REQUIRE(a["trained_tokens"] == b["trained_tokens"]);
+}
+
+TEST_CASE("run: staleness is used and bounded at η = 2, and the summary's sums hold") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.rollout.eta = 2;
+  s.generator.count = 2;
+  s.run.steps = 12;
+  run_training({.options = s, .directory = folder / "run"});
+  auto j = summary(folder / "run");
+  REQUIRE(j["steps"] == 12);
+  REQUIRE(j["staleness_max"].get<int>() <= 2);
+  REQUIRE(j["rollouts"]["trained"] == 12 * 16);
+  REQUIRE(j["rollouts"]["admitted"] == sum_of_states(j["rollouts"]));
+  REQUIRE(j["rollouts"]["in_flight"].get<int>() <= 3 * 16);
+  for (const char* file : {"config.json", "metrics.jsonl", "report.html", "log.txt"})
+    REQUIRE(fs::exists(folder / "run" / file));
+}
+
+TEST_CASE("run: generators, reward workers and the replay buffer may die; nothing is lost") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.rollout.eta = 1;
+  s.generator.count = 2;
+  s.run.steps = 30;
+  s.supervisor.max_restarts = 100;
+  std::atomic<bool> ended{false};
+  std::atomic<int> killed{0};
+  std::thread killer;
+  run_request request{.options = s, .directory = folder / "run"};
+  request.started = [&](caf::actor_system& system, const caf::actor& supervisor) {
+    killer = std::thread([&, supervisor] {
+      caf::scoped_actor self{system};
+      const char* names[] = {"generator-0", "reward-0", "replay", "generator-1", "reward-1"};
+      for (int i = 0; !ended && i < 15; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        self->request(supervisor, within(1), inspect_atom::value, std::string(names[i % 5]))
+          .receive(
+            [&](const caf::actor& victim) {
+              self->send_exit(victim, caf::exit_reason::kill);
+              ++killed;
+            },
+            [](const caf::error&) {});
+      }
+    });
+  };
+  std::string failure;
+  try {
+    // The killer's actor must be gone before the system ends.
+    request.interrupted = [&] {
+      return false;
+    };
+    run_training(request);
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  ended = true;
+  if (killer.joinable())
+    killer.join();
+  REQUIRE(failure == "");
+  auto j = summary(folder / "run");
+  INFO(j.dump());
+  REQUIRE(j["steps"] == 30);
+  REQUIRE(j["rollouts"]["trained"] == 30 * 16);
+  REQUIRE(j["rollouts"]["admitted"] == sum_of_states(j["rollouts"]));
+  REQUIRE(j["staleness_max"].get<int>() <= 1);
+  REQUIRE(killed > 0);
+}
+
+TEST_CASE("run: a folder that holds another run is not overwritten") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.run.steps = 1;
+  run_training({.options = s, .directory = folder / "run"});
+  auto before = bytes(folder / "run" / "summary.json");
+  REQUIRE_THROWS_AS(run_training({.options = s, .directory = folder / "run"}), user_error);
+  REQUIRE(bytes(folder / "run" / "summary.json") == before);
+}
