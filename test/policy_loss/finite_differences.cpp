@@ -66,7 +66,7 @@ TEST_CASE("every loss and its gradient agree with a plain reference and finite d
 }
 
 TEST_CASE("the critic's clipped loss agrees with finite differences") {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     INFO("seed " << seed);
     std::mt19937_64 random{seed};
     random_batch data{random, 4, 5};

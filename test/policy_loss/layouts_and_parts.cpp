@@ -52,7 +52,7 @@ counts global_counts(const loss& method, const inputs& whole) {
 TEST_CASE("packed and padded layouts give the same numbers") {
   std::uint64_t seed = 100;
   for (const auto& one : examples())
-    for (const auto& aggregation : aggregations()) {
+    for (const auto& aggregation : some_aggregations(seed)) {
       auto params = merged(one.params, aggregation);
       std::mt19937_64 random{++seed};
       random_batch data{random, 5, 7};
@@ -78,7 +78,7 @@ TEST_CASE("packed and padded layouts give the same numbers") {
 TEST_CASE("micro-batches at sequence borders add up to the whole batch") {
   std::uint64_t seed = 500;
   for (const auto& one : examples())
-    for (const auto& aggregation : aggregations()) {
+    for (const auto& aggregation : some_aggregations(seed)) {
       auto params = merged(one.params, aggregation);
       std::mt19937_64 random{++seed};
       random_batch data{random, 6, 6};

@@ -50,11 +50,11 @@ TEST_CASE("nothing that goes in makes a loss, gradient or statistic NaN") {
   for (const auto& one : examples())
     for (const char* nonfinite : {"drop", "areal_zero"})
       for (auto type : {at::kDouble, at::kFloat})
-        for (int repeat = 0; repeat < 6; ++repeat) {
+        for (int repeat = 0; repeat < 2; ++repeat) {
           auto params = one.params;
           params["nonfinite"] = nonfinite;
           params["agg"] = repeat % 2 == 0 ? "token_mean" : "seq_mean_token_mean";
-          params["denominator"] = repeat % 3 == 0 ? "kept" : "original";
+          params["denominator"] = seed % 3 == 0 ? "kept" : "original";
           std::mt19937_64 random{++seed};
           random_batch data{random, 4, 6};
           poison(data, random);
@@ -115,8 +115,9 @@ TEST_CASE("a dropped token leaves the numerator, is counted, and stays in the de
 }
 
 TEST_CASE("empty batches give loss 0 and gradient 0") {
+  std::size_t k = 0;
   for (const auto& one : examples())
-    for (const auto& aggregation : aggregations()) {
+    for (const auto& aggregation : some_aggregations(k++)) {
       auto params = one.params;
       params.update(aggregation);
       INFO(one.name << ' ' << params.dump());
@@ -145,7 +146,7 @@ TEST_CASE("empty batches give loss 0 and gradient 0") {
 }
 
 TEST_CASE("advantages, the critic and diagnostics never yield NaN") {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
     std::mt19937_64 random{seed};
     random_batch data{random, 4, 6};

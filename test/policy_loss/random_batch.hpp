@@ -44,8 +44,10 @@ struct example {
 /// Every built-in loss, several with more than one set of parameters; `agg` is left to the test.
 std::vector<example> examples();
 
-/// The aggregations, with what they need.
+/// The aggregations with each denominator, and what they need.
 std::vector<nlohmann::json> aggregations();
+/// A third of them, another one for each k: all are met over three examples in a row.
+std::vector<nlohmann::json> some_aggregations(std::size_t k);
 
 /// loss and gradient with respect to logp_new.
 struct evaluated {

@@ -62,7 +62,7 @@ TEST_CASE("chunked log-probs, entropy, top-1 and gradients equal the naive route
   };
   std::uint64_t seed = 0;
   for (auto s : {shape{1, 3, 1, 0, 0}, {7, 5, 11, 3, 4}, {13, 8, 64, 13, 64}, {33, 16, 101, 8, 33},
-                 {64, 32, 5000, 0, 0}, {300, 16, 4100, 0, 0}})
+                 {20, 32, 5000, 0, 0}, {270, 16, 2100, 0, 0}})
     for (auto type : {at::kDouble, at::kFloat})
       for (auto temperature : {1.0, 0.7}) {
         at::manual_seed(++seed);
