@@ -1,5 +1,6 @@
 #include "trainer/policy.hpp"
 
+#include "policy_loss/checks.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/safetensors.hpp"
@@ -78,6 +79,20 @@ supervised_options warm_up_options(const settings& s) {
   return o;
 }
 
+/// \throws user_error for findings that are refused; returns the others
+std::vector<std::string> checked(const settings& s) {
+  std::vector<std::string> remarks;
+  std::string refused;
+  for (const auto& f : policy_loss::check(policy_loss::facts_of(s)))
+    if (f.level == policy_loss::severity::refuse)
+      refused += (refused.empty() ? "" : "\n") + policy_loss::to_string(f);
+    else
+      remarks.push_back(policy_loss::to_string(f));
+  if (!refused.empty())
+    throw user_error(refused);
+  return remarks;
+}
+
 std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::string& prefix) {
   for (auto& v : views)
     v.name = prefix + v.name;
@@ -95,10 +110,11 @@ struct policy::parts {
   std::unique_ptr<reinforcement> reinforce; ///< from the first step() on
   std::int64_t warm_up_steps = 0;
   version at{0};
+  std::vector<std::string> remarks;
 
   parts(const settings& given, const registries* extra, model::loaded_model loaded)
       : s(given), known(extra ? *extra : registries{}), network(std::move(loaded.network)),
-        tokens(std::move(loaded.tokens)) {
+        tokens(std::move(loaded.tokens)), remarks(checked(given)) {
     enter();
     // Settings that don't fit together are told now, not after the warm-up.
     reinforcement(network, s, known);
@@ -161,6 +177,7 @@ step_statistics policy::step(version from, std::span<const scored_group> groups)
   return result;
 }
 
+std::vector<std::string> policy::remarks() const { return parts_->remarks; }
 version policy::current() const { return parts_->at; }
 std::int64_t policy::warm_up_steps() const { return parts_->warm_up_steps; }
 std::vector<tensor_view> policy::views() const { return parts_->network.views(); }

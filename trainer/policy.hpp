@@ -50,6 +50,10 @@ public:
   /// as before
   step_statistics step(version from, std::span<const scored_group> groups);
 
+  /// What is legal in the algorithm's settings, but easily not what one thinks: for the log. What
+  /// would quietly change the mathematics is refused by create() and load().
+  [[nodiscard]] std::vector<std::string> remarks() const;
+
   /// Version 0 until the first step.
   [[nodiscard]] version current() const;
   [[nodiscard]] std::int64_t warm_up_steps() const;

@@ -100,6 +100,7 @@ TEST_CASE("the policy keeps to its order of events") {
   auto s = tiny_settings();
   auto p = policy::create(s);
   auto memory = p.views();
+  REQUIRE(!p.remarks().empty()); // one minibatch: the recomputed ratio is always 1
   REQUIRE_THROWS_AS(p.step({1}, groups_for({1}, 1)), invariant_error);
   p.step({0}, groups_for({0}, 0));
   REQUIRE(p.current() == version{1});
@@ -123,6 +124,9 @@ TEST_CASE("folders that are no checkpoint, or another algorithm's, are refused")
   s = tiny_settings();
   s.algorithm.advantage.name = "grop";
   REQUIRE_THROWS_AS(policy::create(s), user_error);
+  s = tiny_settings();
+  s.algorithm.loss = {"ppo_clip", {{"dual_clip_c", 0.5}}};
+  REQUIRE_THROWS_WITH(policy::create(s), Catch::Contains("algorithm.loss.params.dual_clip_c"));
   s = tiny_settings();
   s.model.path = "/nowhere";
   REQUIRE_THROWS_AS(policy::create(s), user_error);
