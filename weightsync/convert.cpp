@@ -2,6 +2,8 @@
 
 #include "runtime/error.hpp"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -65,14 +67,35 @@ void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale) {
     to[i] = static_cast<float>(from[i]) * scale;
 }
 
-void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to,
-             std::size_t n) {
+namespace {
+
+void i8_to_bf16(const std::int8_t* from, std::uint16_t* to, std::size_t n, float scale) {
+  std::array<float, 1024> some;
+  for (std::size_t i = 0; i < n; i += some.size()) {
+    auto k = std::min(some.size(), n - i);
+    i8_to_f32(from + i, some.data(), k, scale);
+    f32_to_bf16(some.data(), to + i, k);
+  }
+}
+
+} // namespace
+
+void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to, std::size_t n,
+             float scale) {
+  const auto* f32 = reinterpret_cast<const float*>(from);
+  const auto* i8 = reinterpret_cast<const std::int8_t*>(from);
   if (from_type == to_type)
     std::memcpy(to, from, n * size_of(from_type));
   else if (from_type == dtype::f32 && to_type == dtype::bf16)
-    f32_to_bf16(reinterpret_cast<const float*>(from), reinterpret_cast<std::uint16_t*>(to), n);
+    f32_to_bf16(f32, reinterpret_cast<std::uint16_t*>(to), n);
   else if (from_type == dtype::bf16 && to_type == dtype::f32)
     bf16_to_f32(reinterpret_cast<const std::uint16_t*>(from), reinterpret_cast<float*>(to), n);
+  else if (from_type == dtype::i8 && to_type == dtype::f32)
+    i8_to_f32(i8, reinterpret_cast<float*>(to), n, scale);
+  else if (from_type == dtype::i8 && to_type == dtype::bf16)
+    i8_to_bf16(i8, reinterpret_cast<std::uint16_t*>(to), n, scale);
+  else if (from_type == dtype::f32 && to_type == dtype::i8)
+    f32_to_i8(f32, reinterpret_cast<std::int8_t*>(to), n, scale);
   else
     ensure(false, "no conversion between tensor types " + std::to_string(int(from_type)) + " and "
                     + std::to_string(int(to_type)));

@@ -20,7 +20,9 @@ float i8_scale(float largest);
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale);
 void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale);
 
-/// Copies n elements; the types are equal, or f32 and bf16 in either order.
-void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to, std::size_t n);
+/// Copies n elements; the types are equal, f32 and bf16 in either order, i8 to f32 or bf16 (times
+/// `scale`), or f32 to i8 (divided by it).
+void convert(dtype from_type, const std::byte* from, dtype to_type, std::byte* to, std::size_t n,
+             float scale = 1);
 
 } // namespace millrace::weightsync

@@ -18,17 +18,28 @@ publisher::publisher(transport& carrier, layout held, publisher_options options)
 publisher::~publisher() = default;
 
 void publisher::prepare(std::span<const tensor_view> tensors) {
-  if (!packing_)
+  if (!packing_) {
     packing_ = make_packing(held_, tensors,
                             {options_.shard_bytes, options_.wire_type, options_.readers});
-  for (std::size_t i = 0; i < held_.size(); ++i) {
-    ensure(packing_->views[i] < tensors.size()
-             && tensors[packing_->views[i]].name == held_[i].local,
-           [&] { return "the list of published tensors changed at " + held_[i].local; });
-    if (tensors[packing_->views[i]].memory != memory_kind::host)
-      throw user_error("publishing weights: tensor " + held_[i].local
-                       + " is in GPU memory, expected host memory");
+    memory_ = tensors.empty() ? memory_kind::host : tensors[0].memory;
   }
+  for (std::size_t i = 0; i < held_.size(); ++i) {
+    const auto& p = held_[i];
+    auto view = packing_->views[i];
+    ensure(view < tensors.size() && tensors[view].name == p.local,
+           [&] { return "the list of published tensors changed at " + p.local; });
+    if (tensors[view].memory != memory_)
+      throw user_error("publishing weights: tensor " + p.local
+                       + " is in another kind of memory than the first one");
+  }
+  if (memory_ == memory_kind::host)
+    return;
+  if (options_.delta)
+    throw user_error("publishing weights: changes only (delta) is for host memory");
+  for (const auto& t : packing_->outline.tensors)
+    if (t.type == dtype::i8)
+      throw user_error("publishing weights: tensor " + t.name + " in GPU memory can't be sent as "
+                       "i8; let the receivers quantise");
 }
 
 std::optional<manifest> publisher::publish(version v, std::span<const tensor_view> tensors,
@@ -45,7 +56,7 @@ std::optional<manifest> publisher::publish(version v, std::span<const tensor_vie
   try {
     if (!slots_[*slot])
       slots_[*slot] = carrier_.expose(packing_->bytes + (options_.delta ? packing_->bytes / 2 : 0),
-                                      memory_kind::host);
+                                      memory_);
     auto m = fill(*slot, v, tensors, report ? *report : own);
     std::lock_guard lock(mutex_);
     machine_.commit(*slot, now);
@@ -82,34 +93,29 @@ publisher::row_scales(std::span<const tensor_view> tensors) const {
   return result;
 }
 
-// Copies or converts one shard into its place.
-void publisher::fill_shard(const packing::piece& piece, const tensor_view& view, dtype type,
-                           shard& s, std::span<const float> row_scales,
-                           std::span<std::byte> bytes) const {
+// Notes what makes up one shard, with a copy for each row where rows have scales.
+void publisher::add_copies(const packing::piece& piece, const tensor_view& view, dtype type,
+                           shard& s, std::span<const float> row_scales, std::byte* to,
+                           std::vector<typed_copy>& copies) const {
+  if (row_scales.empty()) {
+    for (const auto& c : piece.copies)
+      copies.push_back({view.data, to, view.type, type, c});
+    return;
+  }
   const auto& p = held_[piece.placement];
-  auto first_row = row_scales.empty() ? 0 : rows_of(p.shape, p.part).begin;
+  auto first_row = rows_of(p.shape, p.part).begin;
   for (const auto& c : piece.copies)
     for (std::int64_t i = 0; i < c.count; ++i) {
       auto from = c.from + i * c.from_stride;
-      auto to = c.to + i * c.to_stride;
-      if (row_scales.empty()) {
-        convert(view.type, view.data + static_cast<std::size_t>(from) * size_of(view.type), type,
-                bytes.data() + static_cast<std::size_t>(to) * size_of(type),
-                static_cast<std::size_t>(c.length));
-        continue;
-      }
-      const auto* values = reinterpret_cast<const float*>(view.data) + from;
-      auto* out = reinterpret_cast<std::int8_t*>(bytes.data()) + to;
-      for_row_segments(p.shape, part_of(s.part, to, c.length), [&](auto row, auto at, auto n) {
-        f32_to_i8(values + at, out + at, static_cast<std::size_t>(n),
-                  row_scales[static_cast<std::size_t>(row - first_row)]);
+      auto into = c.to + i * c.to_stride;
+      for_row_segments(p.shape, part_of(s.part, into, c.length), [&](auto row, auto at, auto n) {
+        copies.push_back({view.data, to, view.type, type, {from + at, into + at, n},
+                          row_scales[static_cast<std::size_t>(row - first_row)]});
       });
     }
-  if (!row_scales.empty()) {
-    auto rows = rows_of(p.shape, s.part);
-    s.scales.assign(row_scales.begin() + (rows.begin - first_row),
-                    row_scales.begin() + (rows.end - first_row));
-  }
+  auto rows = rows_of(p.shape, s.part);
+  s.scales.assign(row_scales.begin() + (rows.begin - first_row),
+                  row_scales.begin() + (rows.end - first_row));
 }
 
 // Writes what changed since the version in slot `before` behind the shards.
@@ -138,27 +144,40 @@ manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_vie
     before = machine_.current_slot();
     m.delta_base = machine_.current();
   }
+  auto& device = device_for(memory_);
   std::vector<std::byte> changes;
   stopwatch watch;
   auto scales = row_scales(tensors);
   report.copy_s += watch.lap();
-  for (const auto& piece : packing_->pieces) {
-    const auto& view = tensors[packing_->views[piece.placement]];
-    auto& entry = m.tensors[piece.tensor];
-    auto& s = entry.shards[piece.shard];
-    auto bytes = memory.subspan(s.offset, s.length);
-    fill_shard(piece, view, entry.type, s, scales[piece.placement], bytes);
-    report.copy_s += watch.lap();
-    s.checksum = checksum(bytes);
-    report.checksum_s += watch.lap();
-    report.bytes += s.length;
-    if (before) {
-      add_delta(*before, entry.type, s, memory, changes);
-      report.delta_s += watch.lap();
+  const auto& pieces = packing_->pieces;
+  for (std::size_t begin = 0; begin < pieces.size(); begin += device.batch()) {
+    auto end = std::min(pieces.size(), begin + device.batch());
+    std::vector<typed_copy> copies;
+    std::vector<std::span<const std::byte>> blocks;
+    for (auto i = begin; i < end; ++i) {
+      auto& entry = m.tensors[pieces[i].tensor];
+      auto& s = entry.shards[pieces[i].shard];
+      blocks.push_back(memory.subspan(s.offset, s.length));
+      add_copies(pieces[i], tensors[packing_->views[pieces[i].placement]], entry.type, s,
+                 scales[pieces[i].placement], memory.data() + s.offset, copies);
+      report.bytes += s.length;
     }
+    device.copy(copies);
+    report.copy_s += watch.lap();
+    auto sums = device.checksums(blocks);
+    report.checksum_s += watch.lap();
+    for (auto i = begin; i < end; ++i) {
+      auto& entry = m.tensors[pieces[i].tensor];
+      auto& s = entry.shards[pieces[i].shard];
+      s.checksum = sums[i - begin];
+      if (before)
+        add_delta(*before, entry.type, s, memory, changes);
+    }
+    report.delta_s += watch.lap();
   }
-  std::copy(changes.begin(), changes.end(),
-            memory.begin() + static_cast<std::ptrdiff_t>(packing_->bytes));
+  if (!changes.empty())
+    std::copy(changes.begin(), changes.end(),
+              memory.begin() + static_cast<std::ptrdiff_t>(packing_->bytes));
   report.delta_bytes = changes.size();
   report.delta_s += watch.lap();
   return m;

@@ -2,6 +2,7 @@
 
 #include "weightsync/layout.hpp"
 #include "weightsync/manifest.hpp"
+#include "weightsync/memory_device.hpp"
 #include "weightsync/packing.hpp"
 #include "weightsync/publisher_machine.hpp"
 #include "weightsync/transport.hpp"
@@ -48,7 +49,8 @@ public:
   publisher(transport& carrier, layout held, publisher_options options);
   ~publisher();
 
-  /// Copies `tensors` (those that the layout names; f32 or bf16, host memory) and makes them the
+  /// Copies `tensors` (those that the layout names; all in one kind of memory, which the slots are then
+  /// in, too) and makes them the
   /// current version. None, and nothing copied, when readers still hold every other slot.
   std::optional<manifest> publish(version v, std::span<const tensor_view> tensors, double now,
                                   publish_report* report = nullptr);
@@ -70,13 +72,15 @@ private:
   void prepare(std::span<const tensor_view> tensors);
   manifest fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
                 publish_report& report);
-  void fill_shard(const packing::piece& piece, const tensor_view& view, dtype type, shard& s,
-                  std::span<const float> row_scales, std::span<std::byte> bytes) const;
+  void add_copies(const packing::piece& piece, const tensor_view& view, dtype type, shard& s,
+                  std::span<const float> row_scales, std::byte* to,
+                  std::vector<typed_copy>& copies) const;
   void add_delta(std::size_t before, dtype type, shard& s, std::span<std::byte> region,
                  std::vector<std::byte>& changes);
   std::vector<std::vector<float>> row_scales(std::span<const tensor_view> tensors) const;
 
   transport& carrier_;
+  memory_kind memory_ = memory_kind::host;
   layout held_;
   publisher_options options_;
   mutable std::mutex mutex_; // guards machine_ and current_

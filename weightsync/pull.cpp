@@ -34,20 +34,21 @@ struct puller::implementation {
       reads->prepare({t.data, t.bytes()}, t.memory);
   }
 
+  // Where the bytes of a fetch go: into the tensor itself, or into a buffer until they are proven.
   std::span<std::byte> place_for(const fetch& f, std::uint64_t ticket) {
     if (f.in_place) {
       const auto& c = f.shards[0].copies[0];
       const auto& t = tensors[c.view];
       return {t.data + static_cast<std::size_t>(c.elements.to) * size_of(t.type), f.bytes};
     }
-    auto& buffer = scratch[ticket];
-    if (buffer.empty() && !spare.empty()) {
-      buffer = std::move(spare.back());
+    auto& b = scratch[ticket];
+    if (!b.memory && !spare.empty()) {
+      b = std::move(spare.back());
       spare.pop_back();
     }
-    if (buffer.size() < f.bytes)
-      buffer.resize(f.bytes);
-    return std::span(buffer).first(f.bytes);
+    if (b.bytes < f.bytes)
+      b = {unpack.device().allocate(f.bytes), f.bytes};
+    return {b.memory.get(), f.bytes};
   }
 
   void give_back(std::uint64_t ticket) {
@@ -58,13 +59,22 @@ struct puller::implementation {
     scratch.erase(it);
   }
 
+  [[nodiscard]] memory_kind memory() const {
+    return tensors.empty() ? memory_kind::host : tensors[0].memory;
+  }
+
+  struct buffer {
+    std::shared_ptr<std::byte[]> memory;
+    std::size_t bytes = 0;
+  };
+
   std::vector<tensor_view> tensors;
   layout target;
   unpacker unpack;
   std::unique_ptr<reader> reads;
   std::map<std::pair<std::uint64_t, std::set<std::int32_t>>, transfer_plan> plans;
-  std::map<std::uint64_t, std::vector<std::byte>> scratch; // by ticket
-  std::vector<std::vector<std::byte>> spare;
+  std::map<std::uint64_t, buffer> scratch; // by ticket
+  std::vector<buffer> spare;
 };
 
 namespace {
@@ -75,7 +85,8 @@ public:
   attempt(const manifest& m, const transfer_plan& plan, puller::implementation& p,
           const pull_options& options, pull_report& report, const stopwatch& total)
     : manifest_(m), plan_(plan), p_(p), options_(options), report_(report), total_(total),
-      machine_({options.window, options.max_attempts, 0, options.timeout_s, 0}) {}
+      batch_(p.unpack.device().batch()),
+      machine_({std::max(options.window, batch_), options.max_attempts, 0, options.timeout_s, 0}) {}
 
   // The rank of a lost owner, or −1.
   std::int32_t run() {
@@ -85,6 +96,7 @@ public:
     while (!over_)
       step();
     report_.retries += machine_.retries();
+    report_.verify_s += p_.unpack.verify_s();
     report_.load_s += p_.unpack.load_s();
     report_.quantise_s += p_.unpack.quantise_s();
     return lost_owner_;
@@ -113,6 +125,9 @@ private:
     for (auto& c : completions)
       if (!over_)
         completed(c);
+    while (!over_ && !arrived_.empty()
+           && (arrived_.size() >= batch_ || arrived_.size() == reading_.size()))
+      land();
   }
 
   void completed(const completion& c) {
@@ -147,7 +162,7 @@ private:
   receiver_machine::actions act(const receiver_action& a) {
     switch (a.what) {
       case kind::start_fetch: start(a); return {};
-      case kind::verify: return verify(a);
+      case kind::verify: arrived_.push_back(a.ticket); return {};
       case kind::ready: end(pull_outcome::ready, {}); return {};
       case kind::give_up: end(pull_outcome::failed, a.reason); return {};
       default: return {}; // leases are the caller's; end() cancels
@@ -157,30 +172,34 @@ private:
   void start(const receiver_action& a) {
     const auto& f = plan_.fetches[a.fetch];
     reading_[a.ticket] = a.fetch;
-    auto memory = f.in_place ? p_.tensors[f.shards[0].copies[0].view].memory : memory_kind::host;
     auto place = p_.place_for(f, a.ticket);
     stopwatch wire;
     p_.reads->post(a.ticket, {&manifest_.owners[static_cast<std::size_t>(f.owner)], f.offset,
-                              place, memory});
+                              place, p_.memory()});
     report_.wire_s += wire.seconds();
     report_.bytes += static_cast<std::int64_t>(f.bytes);
   }
 
-  receiver_machine::actions verify(const receiver_action& a) {
-    const auto& f = plan_.fetches[a.fetch];
-    auto bytes = p_.place_for(f, a.ticket);
-    std::string wrong;
-    if (f.delta) {
-      wrong = p_.unpack.rebuild(f, bytes, options_.base);
-    } else {
-      stopwatch watch;
-      wrong = p_.unpack.verify(f, bytes);
-      report_.verify_s += watch.seconds();
-      if (wrong.empty())
-        p_.unpack.unpack(f, bytes);
+  // Proves and unpacks what has come, as much at a time as suits the memory it is in.
+  void land() {
+    std::vector<std::uint64_t> tickets;
+    std::vector<arrival> came;
+    while (!arrived_.empty() && tickets.size() < batch_) {
+      auto ticket = arrived_.front();
+      arrived_.pop_front();
+      const auto& f = plan_.fetches[reading_.at(ticket)];
+      tickets.push_back(ticket);
+      came.push_back({&f, p_.place_for(f, ticket)});
     }
-    forget(a.ticket);
-    return machine_.verified(a.ticket, wrong.empty(), wrong, total_.seconds());
+    std::vector<std::string> wrong;
+    if (plan_.fetches[reading_.at(tickets[0])].delta) // host memory: one at a time
+      wrong.push_back(p_.unpack.rebuild(came[0], options_.base));
+    else
+      wrong = p_.unpack.land(came);
+    for (std::size_t i = 0; i < tickets.size() && !over_; ++i) {
+      forget(tickets[i]);
+      handle(machine_.verified(tickets[i], wrong[i].empty(), wrong[i], total_.seconds()));
+    }
   }
 
   void forget(std::uint64_t ticket) {
@@ -210,8 +229,10 @@ private:
   const pull_options& options_;
   pull_report& report_;
   const stopwatch& total_;
+  std::size_t batch_;
   receiver_machine machine_;
-  std::map<std::uint64_t, std::size_t> reading_; // ticket → fetch
+  std::map<std::uint64_t, std::size_t> reading_; // ticket → fetch, until its bytes are unpacked
+  std::deque<std::uint64_t> arrived_;
   double last_progress_ = 0;
   bool over_ = false;
   std::int32_t lost_owner_ = -1;
@@ -244,7 +265,8 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
   // An owner that is lost is left out of the next plan, as long as its replicas can stand in.
   std::set<std::int32_t> avoid;
   bool delta = m.delta_base != no_version && m.delta_base == options.base_version
-               && options.base.size() == impl_->tensors.size();
+               && options.base.size() == impl_->tensors.size()
+               && impl_->memory() == memory_kind::host;
   for (;;) {
     stopwatch planning;
     auto key = std::pair{m.topology(), avoid};

@@ -2,17 +2,29 @@
 
 #include "runtime/error.hpp"
 #include "weightsync/checksum.hpp"
-#include "weightsync/convert.hpp"
 #include "weightsync/delta.hpp"
 #include "weightsync/row_segments.hpp"
 #include "weightsync/stopwatch.hpp"
 
-#include <array>
 #include <cstring>
 
 namespace millrace::weightsync {
 
-unpacker::unpacker(std::vector<tensor_view> tensors) : tensors_(std::move(tensors)) {
+namespace {
+
+memory_kind memory_of(const std::vector<tensor_view>& tensors) {
+  auto kind = tensors.empty() ? memory_kind::host : tensors[0].memory;
+  for (const auto& t : tensors)
+    if (t.memory != kind)
+      throw user_error("weight transfer: tensors " + tensors[0].name + " and " + t.name
+                       + " are in different kinds of memory");
+  return kind;
+}
+
+} // namespace
+
+unpacker::unpacker(std::vector<tensor_view> tensors)
+  : tensors_(std::move(tensors)), device_(&device_for(memory_of(tensors_))) {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     index_[tensors_[i].name] = i;
 }
@@ -20,9 +32,11 @@ unpacker::unpacker(std::vector<tensor_view> tensors) : tensors_(std::move(tensor
 void unpacker::begin(const manifest& m, const transfer_plan& plan) {
   manifest_ = &m;
   plan_ = &plan;
-  load_s_ = quantise_s_ = 0;
+  verify_s_ = load_s_ = quantise_s_ = 0;
   collected_.assign(tensors_.size(), {});
   missing_.assign(tensors_.size(), 0);
+  complete_.clear();
+  scales_.clear();
   for (const auto& f : plan.fetches)
     for (const auto& l : f.shards)
       for (const auto& c : l.copies)
@@ -35,52 +49,123 @@ std::string unpacker::label(const landing& l) const {
          + std::to_string(tensor.shards[l.shard].owner);
 }
 
-std::string unpacker::verify(const fetch& f, std::span<const std::byte> bytes) const {
-  for (const auto& l : f.shards) {
-    const auto& s = manifest_->tensors[l.tensor].shards[l.shard];
-    if (checksum(bytes.subspan(l.at, s.length)) != s.checksum)
-      return label(l);
-  }
-  return {};
+std::vector<std::string> unpacker::verify(std::span<const arrival> came) const {
+  std::vector<std::span<const std::byte>> blocks;
+  for (const auto& a : came)
+    for (const auto& l : a.what->shards)
+      blocks.push_back(
+        a.bytes.subspan(l.at, manifest_->tensors[l.tensor].shards[l.shard].length));
+  auto sums = device_->checksums(blocks);
+  std::vector<std::string> wrong(came.size());
+  auto sum = sums.begin();
+  for (std::size_t i = 0; i < came.size(); ++i)
+    for (const auto& l : came[i].what->shards)
+      if (*sum++ != manifest_->tensors[l.tensor].shards[l.shard].checksum && wrong[i].empty())
+        wrong[i] = label(l);
+  return wrong;
 }
 
-void unpacker::land(const landing& l, const std::byte* bytes) {
+std::vector<std::string> unpacker::land(std::span<const arrival> came) {
+  stopwatch watch;
+  auto wrong = verify(came);
+  verify_s_ += watch.lap();
+  copies_.clear();
+  for (std::size_t i = 0; i < came.size(); ++i) {
+    if (!wrong[i].empty())
+      continue;
+    if (!came[i].what->in_place)
+      for (const auto& l : came[i].what->shards)
+        add_copies(l, came[i].bytes.data() + l.at);
+    count_down(*came[i].what);
+  }
+  device_->copy(copies_);
+  load_s_ += watch.lap();
+  quantise_complete();
+  quantise_s_ += watch.lap();
+  return wrong;
+}
+
+// Notes what a shard brings to be copied.
+void unpacker::add_copies(const landing& l, const std::byte* bytes) {
   const auto& tensor = manifest_->tensors[l.tensor];
-  source s{tensor, tensor.shards[l.shard], bytes};
-  for (const auto& [view, c] : l.copies)
-    for (std::int64_t i = 0; i < c.count; ++i)
-      copy_run(s, view, c.from + i * c.from_stride, c.to + i * c.to_stride, c.length);
-}
-
-void unpacker::unpack(const fetch& f, std::span<const std::byte> bytes) {
-  stopwatch watch;
-  double quantising = 0;
-  for (const auto& l : f.shards) {
-    for (const auto& c : l.copies)
-      if (plan_->collected[c.view] && collected_[c.view].empty())
-        collected_[c.view].resize(static_cast<std::size_t>(tensors_[c.view].elements()));
-    if (!f.in_place)
-      land(l, bytes.data() + l.at);
-    for (const auto& [view, c] : l.copies) {
-      missing_[view] -= c.elements();
-      if (plan_->collected[view] && missing_[view] == 0) {
-        stopwatch q;
-        quantise(view);
-        quantising += q.seconds();
-      }
-    }
+  for (const auto& c : l.copies) {
+    bool collect = plan_->collected[c.view];
+    if (collect && !collected_[c.view])
+      collected_[c.view] = device_->allocate(
+        static_cast<std::size_t>(tensors_[c.view].elements()) * sizeof(float));
+    if (tensor.type == dtype::i8)
+      add_scaled_copies(l, bytes, c);
+    else
+      copies_.push_back({bytes, collect ? collected_[c.view].get() : tensors_[c.view].data,
+                         tensor.type, collect ? dtype::f32 : tensors_[c.view].type, c.elements});
   }
-  load_s_ += watch.seconds() - quantising;
-  quantise_s_ += quantising;
 }
 
-std::string unpacker::rebuild(const fetch& f, std::span<const std::byte> bytes,
-                              std::span<const tensor_view> base) {
+// i8 comes with a scale for each row, so each row is a copy of its own.
+void unpacker::add_scaled_copies(const landing& l, const std::byte* bytes, const shard_copy& c) {
+  const auto& tensor = manifest_->tensors[l.tensor];
+  const auto& s = tensor.shards[l.shard];
+  const auto& t = tensors_[c.view];
+  bool collect = plan_->collected[c.view];
+  auto type = collect ? dtype::f32 : t.type;
+  auto* base = collect ? collected_[c.view].get() : t.data;
+  auto first_row = rows_of(tensor.shape, s.part).begin;
+  auto target_row = t.shape.empty() ? 1 : t.elements() / t.shape[0];
+  for (std::int64_t i = 0; i < c.elements.count; ++i) {
+    auto from = c.elements.from + i * c.elements.from_stride;
+    auto to = c.elements.to + i * c.elements.to_stride;
+    auto part = part_of(s.part, from, c.elements.length);
+    for_row_segments(tensor.shape, part, [&](auto row, auto at, auto n) {
+      auto scale = s.scales[static_cast<std::size_t>(row - first_row)];
+      copies_.push_back({bytes, base, dtype::i8, type, {from + at, to + at, n}, scale});
+      if (type != dtype::i8)
+        return;
+      auto& scales = scales_[c.view];
+      scales.resize(static_cast<std::size_t>(t.shape[0]));
+      scales[static_cast<std::size_t>((to + at) / target_row)] = scale;
+    });
+  }
+}
+
+void unpacker::count_down(const fetch& f) {
+  for (const auto& l : f.shards)
+    for (const auto& c : l.copies) {
+      missing_[c.view] -= c.elements.elements();
+      if (missing_[c.view] == 0)
+        complete_.push_back(c.view);
+    }
+}
+
+float* unpacker::scales_of(std::uint32_t view) {
+  return reinterpret_cast<float*>(tensors_[index_.at(scale_name(tensors_[view].name))].data);
+}
+
+// A tensor whose scales could only be known, or written, when all of it has come.
+void unpacker::quantise_complete() {
+  std::vector<row_quantisation> tasks;
+  for (auto view : complete_) {
+    const auto& t = tensors_[view];
+    auto rows = t.shape.empty() ? 1 : t.shape[0];
+    if (plan_->collected[view] && collected_[view])
+      tasks.push_back({reinterpret_cast<const float*>(collected_[view].get()), t.data, t.type,
+                       scales_of(view), rows, rows == 0 ? 0 : t.elements() / rows});
+    auto scales = scales_.find(view);
+    if (scales != scales_.end())
+      device_->upload(std::as_bytes(std::span(scales->second)),
+                      reinterpret_cast<std::byte*>(scales_of(view)));
+  }
+  device_->quantise(tasks);
+  for (auto view : complete_)
+    collected_[view] = {};
+  complete_.clear();
+}
+
+std::string unpacker::rebuild(const arrival& came, std::span<const tensor_view> base) {
   stopwatch watch;
-  for (const auto& l : f.shards) {
+  for (const auto& l : came.what->shards) {
     const auto& tensor = manifest_->tensors[l.tensor];
     const auto& s = tensor.shards[l.shard];
-    auto changes = bytes.subspan(l.at, s.delta.length);
+    auto changes = came.bytes.subspan(l.at, s.delta.length);
     if (checksum(changes) != s.delta.checksum)
       return "the changes of " + label(l);
     auto size = size_of(tensor.type);
@@ -92,74 +177,15 @@ std::string unpacker::rebuild(const fetch& f, std::span<const std::byte> bytes,
                     static_cast<std::size_t>(c.length) * size);
     if (!apply_delta(changes, size, rebuilt_) || checksum(rebuilt_) != s.checksum)
       return label(l) + ", rebuilt from its changes";
-    land(l, rebuilt_.data());
+    copies_.clear();
+    add_copies(l, rebuilt_.data());
+    device_->copy(copies_);
   }
-  load_s_ += watch.seconds();
+  count_down(*came.what);
+  load_s_ += watch.lap();
+  quantise_complete();
+  quantise_s_ += watch.lap();
   return {};
-}
-
-void unpacker::copy_run(const source& s, std::uint32_t view, std::int64_t from, std::int64_t to,
-                        std::int64_t length) {
-  const auto& t = tensors_[view];
-  if (s.tensor.type == dtype::i8) {
-    copy_i8(s, view, from, to, length);
-    return;
-  }
-  bool collect = plan_->collected[view];
-  auto type = collect ? dtype::f32 : t.type;
-  auto* base = collect ? reinterpret_cast<std::byte*>(collected_[view].data()) : t.data;
-  convert(s.tensor.type, s.bytes + static_cast<std::size_t>(from) * size_of(s.tensor.type), type,
-          base + static_cast<std::size_t>(to) * size_of(type), static_cast<std::size_t>(length));
-}
-
-float* unpacker::scales_of(std::uint32_t view) {
-  return reinterpret_cast<float*>(
-    tensors_[index_.at(scale_name(tensors_[view].name))].data);
-}
-
-void unpacker::copy_i8(const source& s, std::uint32_t view, std::int64_t from, std::int64_t to,
-                       std::int64_t length) {
-  const auto& t = tensors_[view];
-  const auto& shape = s.tensor.shape;
-  auto first_row = rows_of(shape, s.piece.part).begin;
-  auto target_row = t.shape.empty() ? 1 : t.elements() / t.shape[0];
-  const auto* bytes = reinterpret_cast<const std::int8_t*>(s.bytes) + from;
-  for_row_segments(shape, part_of(s.piece.part, from, length), [&](auto row, auto at, auto n) {
-    auto scale = s.piece.scales[static_cast<std::size_t>(row - first_row)];
-    auto count = static_cast<std::size_t>(n);
-    if (plan_->collected[view] || t.type == dtype::f32) {
-      auto* base = plan_->collected[view] ? collected_[view].data()
-                                          : reinterpret_cast<float*>(t.data);
-      i8_to_f32(bytes + at, base + to + at, count, scale);
-    } else if (t.type == dtype::i8) {
-      convert(dtype::i8, reinterpret_cast<const std::byte*>(bytes + at), dtype::i8,
-              t.data + to + at, count);
-      scales_of(view)[(to + at) / target_row] = scale;
-    } else {
-      std::array<float, 1024> some; // on the way to bf16
-      auto* out = reinterpret_cast<std::uint16_t*>(t.data) + to + at;
-      for (std::size_t i = 0; i < count; i += some.size()) {
-        auto k = std::min(some.size(), count - i);
-        i8_to_f32(bytes + at + i, some.data(), k, scale);
-        f32_to_bf16(some.data(), out + i, k);
-      }
-    }
-  });
-}
-
-void unpacker::quantise(std::uint32_t view) {
-  const auto& t = tensors_[view];
-  ensure(t.type == dtype::i8 && t.memory == memory_kind::host,
-         [&] { return "quantising " + t.name + " on the host"; });
-  auto rows = static_cast<std::size_t>(t.shape.empty() ? 1 : t.shape[0]);
-  auto columns = rows == 0 ? 0 : static_cast<std::size_t>(t.elements()) / rows;
-  auto* scales = scales_of(view);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const auto* row = collected_[view].data() + r * columns;
-    scales[r] = i8_scale(largest_magnitude(row, columns));
-    f32_to_i8(row, reinterpret_cast<std::int8_t*>(t.data) + r * columns, columns, scales[r]);
-  }
-  collected_[view] = {};
 }
 
 } // namespace millrace::weightsync

@@ -1,0 +1,68 @@
+#include "weightsync/host_device.hpp"
+
+#include "runtime/error.hpp"
+#include "weightsync/checksum.hpp"
+#include "weightsync/convert.hpp"
+
+#include <cstring>
+
+#ifdef MILLRACE_WITH_CUDA
+#include "weightsync/cuda_device.hpp"
+#endif
+
+namespace millrace::weightsync {
+
+std::shared_ptr<std::byte[]> host_device::allocate(std::size_t bytes) {
+  return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+}
+
+void host_device::copy(std::span<const typed_copy> tasks) {
+  for (const auto& t : tasks) {
+    const auto& e = t.elements;
+    for (std::int64_t i = 0; i < e.count; ++i)
+      convert(t.from_type,
+              t.from + static_cast<std::size_t>(e.from + i * e.from_stride) * size_of(t.from_type),
+              t.to_type,
+              t.to + static_cast<std::size_t>(e.to + i * e.to_stride) * size_of(t.to_type),
+              static_cast<std::size_t>(e.length), t.scale);
+  }
+}
+
+std::vector<std::uint64_t> host_device::checksums(
+  std::span<const std::span<const std::byte>> blocks) {
+  std::vector<std::uint64_t> sums;
+  sums.reserve(blocks.size());
+  for (auto b : blocks)
+    sums.push_back(checksum(b));
+  return sums;
+}
+
+void host_device::quantise(std::span<const row_quantisation> tasks) {
+  for (const auto& t : tasks) {
+    ensure(t.to_type == dtype::i8, "host memory is quantised to i8 only");
+    auto columns = static_cast<std::size_t>(t.columns);
+    for (std::int64_t r = 0; r < t.rows; ++r) {
+      const auto* row = t.from + r * t.columns;
+      t.scales[r] = i8_scale(largest_magnitude(row, columns));
+      f32_to_i8(row, reinterpret_cast<std::int8_t*>(t.to) + r * t.columns, columns, t.scales[r]);
+    }
+  }
+}
+
+void host_device::upload(std::span<const std::byte> from, std::byte* to) {
+  std::memcpy(to, from.data(), from.size());
+}
+
+memory_device& device_for(memory_kind kind) {
+  static host_device host;
+  if (kind == memory_kind::host)
+    return host;
+#ifdef MILLRACE_WITH_CUDA
+  return the_cuda_device();
+#else
+  throw user_error("weight_sync: tensors in GPU memory, but Millrace was built without CUDA: "
+                   "configure with -DMILLRACE_CUDA=ON");
+#endif
+}
+
+} // namespace millrace::weightsync
