@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+
 namespace millrace::policy_loss::vectors {
 
 at::Tensor one_case::input_as(const std::string& name, at::ScalarType as) const {
@@ -66,6 +68,28 @@ inputs packed(const inputs& padded) {
   return result;
 }
 
+/// Spellings met in case files, as the library's own.
+nlohmann::json own_spelling(nlohmann::json params) {
+  for (const auto* length : {"L", "const", "agg_const"})
+    if (params.contains(length)) {
+      params["fixed_length"] = params[length];
+      params.erase(length);
+    }
+  if (params.contains("positive_rule") && params["positive_rule"].is_string()) {
+    auto rule = params["positive_rule"].get<std::string>();
+    rule.erase(std::remove(rule.begin(), rule.end(), ' '), rule.end());
+    auto relation = rule.find('>');
+    auto subject = rule.substr(0, relation);
+    if (subject == "A" || subject == "adv" || subject == "advantages")
+      subject = "advantage";
+    if (subject == "R" || subject == "rewards")
+      subject = "reward";
+    params["positive_rule"] =
+      subject + (relation == std::string::npos ? ">0" : rule.substr(relation));
+  }
+  return params;
+}
+
 void compare_stat(const outputs& out, const std::string& name, const nlohmann::json& want,
                   report& to) {
   if (want.is_object()) {
@@ -114,7 +138,7 @@ void run_loss(const one_case& c, report& to) {
   c.only_expected({"loss", "grad_logp_new", "stats"});
   c.only_inputs({"logp_new", "logp_prox", "logp_behav", "logp_ref", "advantages", "mask", "rewards",
                  "versions", "group_ids"}); // the last two only say where the numbers come from
-  auto method = make_loss(c.method, c.params, builtin_losses(), "params");
+  auto method = make_loss(c.method, own_spelling(c.params), builtin_losses(), "params");
   inputs in;
   in.logp_new = c.input("logp_new");
   if (!in.logp_new.defined())

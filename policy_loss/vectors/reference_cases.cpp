@@ -12,13 +12,14 @@
 namespace millrace::policy_loss::vectors {
 
 void run_ewma(const one_case& c, report& to) {
-  c.only_params({"beta", "reset_steps"});
+  c.only_params({"beta", "reset_steps", "reset_at"});
   c.only_inputs({"theta_sequence"});
   c.only_expected({"trace"});
   auto theta = c.input("theta_sequence");
-  std::vector<double> resets;
-  if (c.params.contains("reset_steps"))
-    resets = to_values(c.params.at("reset_steps")).flat;
+  std::vector<double> resets; // indices into the sequence: one, or a list
+  for (const auto* name : {"reset_steps", "reset_at"})
+    if (c.params.contains(name))
+      resets = to_values(c.params.at(name)).flat;
   ewma average{c.param("beta"), {theta[0]}};
   const auto& trace = c.expected.at("trace");
   if (static_cast<std::int64_t>(trace.size()) != theta.size(0))

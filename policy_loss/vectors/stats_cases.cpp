@@ -4,6 +4,7 @@
 #include "runtime/error.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace millrace::policy_loss::vectors {
 
@@ -18,6 +19,24 @@ std::string suffix(const one_case& c) {
   return "_" + text;
 }
 
+/// What verl and others call a sequence statistic.
+const std::map<std::string, std::string> other_names{
+  {"ess_frac", "seq_ess_frac"},        {"ess_frac_seq", "seq_ess_frac"},
+  {"ess_seq", "seq_ess_frac"},         {"ess_frac_geo", "geo_ess_frac"},
+  {"training_ppl", "train_ppl"},       {"rollout_ppl", "infer_ppl"},
+  {"ppl_train", "train_ppl"},          {"ppl_infer", "infer_ppl"},
+  {"log_ppl_diff", "log_ppl_diff_mean"}, {"chi2_sequence", "chi2_seq"},
+  {"mask_frac_sequence", "mask_frac_seq"}, {"mask_frac_geometric", "mask_frac_geo"},
+  {"seq_weight", "seq_ratio"},         {"seq_weights", "seq_ratio"},
+  {"seq_product", "seq_ratio"},        {"geo_mean", "geo_ratio"},
+  {"geo_mean_ratio", "geo_ratio"},     {"seq_geo_mean", "geo_ratio"},
+};
+
+std::string canonical(const std::string& name) {
+  auto found = other_names.find(name);
+  return found == other_names.end() ? name : found->second;
+}
+
 /// Compares the scalar `name`, which may carry the mask's bound at its end.
 void compare_scalar(const one_case& c, const statistics& stats, const std::string& name,
                     const nlohmann::json& want, report& to) {
@@ -26,6 +45,8 @@ void compare_scalar(const one_case& c, const statistics& stats, const std::strin
   if (!end.empty() && bare.starts_with("mask_frac") && bare.ends_with(end))
     bare.resize(bare.size() - end.size());
   const auto* found = stats.find(bare);
+  if (found == nullptr)
+    found = stats.find(canonical(bare));
   if (found == nullptr)
     throw user_error("unknown expected field \"" + name + "\"");
   to.compare(name, found->value, want);
@@ -58,7 +79,7 @@ void run_sequence_stats(const one_case& c, report& to) {
                                                        {"geo_ratio", result.geo_ratio},
                                                        {"lengths", result.lengths}};
   for (const auto& [name, want] : c.expected.items()) {
-    auto found = per_sequence.find(name);
+    auto found = per_sequence.find(canonical(name));
     if (want.is_array() && found != per_sequence.end())
       to.compare(name, found->second, want);
     else

@@ -1,5 +1,6 @@
 #include "random_batch.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isnan.h>
@@ -8,6 +9,16 @@
 #include <algorithm>
 
 namespace millrace::policy_loss::testing {
+
+namespace {
+
+// Tensors here are tiny: on a busy machine a second thread is only waited for.
+[[maybe_unused]] const bool one_thread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
+
+} // namespace
 
 random_batch::random_batch(std::mt19937_64& random, std::int64_t rows_, std::int64_t columns_,
                            double spread)

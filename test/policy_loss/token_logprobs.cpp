@@ -8,6 +8,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
@@ -112,6 +113,16 @@ TEST_CASE("extreme logits stay finite") {
   REQUIRE_FALSE(has_nan(got.entropy));
   (got.logp.sum() + got.entropy.sum()).backward();
   REQUIRE_FALSE(has_nan(hidden.grad()));
+}
+
+TEST_CASE("without gradient, as when scoring") {
+  at::manual_seed(8);
+  problem p{9, 4, 30, at::kFloat};
+  auto want = token_logprobs(p.hidden, p.weight, p.targets);
+  c10::InferenceMode inference;
+  auto got = token_logprobs(p.hidden, p.weight, p.targets);
+  REQUIRE_FALSE(got.logp.requires_grad());
+  REQUIRE(largest_difference(got.logp, want.logp.detach()) == 0);
 }
 
 TEST_CASE("no tokens, one input without gradient, and bad input") {
