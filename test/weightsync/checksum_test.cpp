@@ -1,4 +1,5 @@
 #include "weightsync/checksum.hpp"
+#include "weightsync/xxh3_secret.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -31,5 +32,15 @@ TEST_CASE("a checksum in parts is the checksum of the whole") {
       bytes[random() % n] ^= static_cast<std::byte>(1U << random() % 8);
       REQUIRE(checksum(bytes) != before);
     }
+  }
+}
+
+TEST_CASE("the steps that a GPU takes give XXH3's value") {
+  std::mt19937_64 random(9);
+  for (std::size_t n : {241, 255, 256, 257, 1023, 1024, 1025, 1088, 1089, 4096, 65'537, 300'000}) {
+    std::vector<std::byte> bytes(n);
+    for (auto& b : bytes)
+      b = static_cast<std::byte>(random());
+    REQUIRE(xxh3::hash_by_steps(bytes) == checksum(bytes));
   }
 }
