@@ -25,6 +25,9 @@ struct one_case {
   void only_inputs(const std::set<std::string>& known) const;
   void only_expected(const std::set<std::string>& known) const;
 
+  /// @throws millrace::user_error unless the inputs named, where given, have the shape of `first`
+  void same_shape(const std::string& first, const std::set<std::string>& others) const;
+
   /// A parameter; @throws millrace::user_error when the case lacks it and there is no default.
   [[nodiscard]] double param(const std::string& name) const;
   [[nodiscard]] double param(const std::string& name, double otherwise) const;

@@ -42,6 +42,17 @@ void one_case::only_expected(const std::set<std::string>& known) const {
   refuse_unknown(expected, known, "expected field");
 }
 
+void one_case::same_shape(const std::string& first, const std::set<std::string>& others) const {
+  if (!inputs.contains(first))
+    throw user_error("input \"" + first + "\" is missing");
+  auto shape = to_values(inputs.at(first)).shape;
+  if (shape.size() != 2)
+    throw user_error("input \"" + first + "\" is not [B][T]");
+  for (const auto& name : others)
+    if (inputs.contains(name) && to_values(inputs.at(name)).shape != shape)
+      throw user_error("input \"" + name + "\" has another shape than \"" + first + "\"");
+}
+
 double one_case::param(const std::string& name) const {
   if (!params.contains(name))
     throw user_error("parameter \"" + name + "\" is missing");
@@ -140,9 +151,8 @@ void run_loss(const one_case& c, report& to) {
                  "versions", "group_ids"}); // the last two only say where the numbers come from
   auto method = make_loss(c.method, own_spelling(c.params), builtin_losses(), "params");
   inputs in;
+  c.same_shape("logp_new", {"logp_prox", "logp_behav", "logp_ref", "mask"});
   in.logp_new = c.input("logp_new");
-  if (!in.logp_new.defined())
-    throw user_error("input \"logp_new\" is missing");
   in.logp_prox = c.input("logp_prox");
   in.logp_behav = c.input("logp_behav");
   in.logp_ref = c.input("logp_ref");
@@ -158,6 +168,7 @@ void run_loss(const one_case& c, report& to) {
 void run_value_loss(const one_case& c, report& to) {
   c.only_expected({"loss", "grad_values", "stats"});
   c.only_inputs({"values", "old_values", "returns", "mask"});
+  c.same_shape("values", {"old_values", "returns", "mask"});
   value_inputs in;
   in.values = c.input("values").set_requires_grad(true);
   in.old_values = c.input("old_values");
@@ -165,7 +176,8 @@ void run_value_loss(const one_case& c, report& to) {
   in.mask = c.input_as("mask", at::kBool);
   auto out = ppo_value_clip(in, c.params, "params");
   out.loss.backward();
-  to.compare("loss", out.loss, c.expected.at("loss"));
+  if (c.expected.contains("loss"))
+    to.compare("loss", out.loss, c.expected.at("loss"));
   if (c.expected.contains("grad_values"))
     to.compare("grad_values", in.values.grad(), c.expected.at("grad_values"));
   if (c.expected.contains("stats"))

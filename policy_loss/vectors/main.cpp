@@ -52,6 +52,9 @@ const std::set<std::string> fields{"name",   "group",         "kind",     "metho
 
 void run_checked(const nlohmann::json& source, at::ScalarType type, report& to) {
   static const auto methods = known_methods();
+  for (const auto* needed : {"kind", "method", "expected"})
+    if (!source.contains(needed))
+      throw user_error(std::string("field \"") + needed + "\" is missing");
   for (const auto& [field, value] : source.items())
     if (!fields.contains(field))
       throw user_error("unknown field \"" + field + "\"");
@@ -70,12 +73,20 @@ void run_checked(const nlohmann::json& source, at::ScalarType type, report& to) 
 }
 
 bool run(const nlohmann::json& source) {
-  auto name = source.value("name", std::string("(unnamed)"));
+  if (!source.is_object()) {
+    report{"(unnamed)", "any", 0}.fail("case", source.dump(), "an object");
+    return false;
+  }
+  auto text = [&](const char* field) {
+    return source.contains(field) && source[field].is_string() ? source[field].get<std::string>()
+                                                               : std::string();
+  };
+  auto name = text("name").empty() ? "(unnamed)" : text("name");
   auto passed = true;
   for (auto type : {at::kDouble, at::kFloat}) {
     auto fp64 = type == at::kDouble;
     // GSPO's clip is a few 1e-4 around 1, near what fp32 log-probs resolve.
-    auto tolerance = fp64 ? 1e-9 : source.value("method", "") == "gspo" ? 1e-3 : 1e-5;
+    auto tolerance = fp64 ? 1e-9 : text("method") == "gspo" ? 1e-3 : 1e-5;
     report to{name, fp64 ? "fp64" : "fp32", tolerance};
     try {
       run_checked(source, type, to);
