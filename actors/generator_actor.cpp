@@ -113,6 +113,7 @@ void generator_state::install(const weights_ready& ready) {
          caf::make_message(joined_atom::value, options_.name, options_.capacity, ready.v,
                            caf::actor{self_}),
          [this, v = ready.v] { return report_.v == v; });
+  report();
   wake();
 }
 

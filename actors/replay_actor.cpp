@@ -33,6 +33,9 @@ caf::behavior replay_state::start(replay_actor_options options, caf::actor contr
   report_exceptions(self_);
   options_ = std::move(options);
   controller_ = std::move(controller);
+  // The budget is free again when a version is published, which the buffer learns only from the next
+  // request: until then it holds the trained batch beside a whole budget of others.
+  options_.buffer.capacity += options_.buffer.batch_size;
   buffer_ = std::make_unique<replay_buffer>(options_.buffer);
   insist(self_, controller_, options_.request_timeout_s,
          caf::make_message(joined_atom::value, caf::actor{self_}));
@@ -45,7 +48,6 @@ caf::behavior replay_state::start(replay_actor_options options, caf::actor contr
 void replay_state::insert(buffer_groups& groups) {
   for (auto& g : groups.groups) {
     auto id = g.group;
-    // A buffer of (η+1)·B always has room for what the budget lets through.
     ensure(buffer_->insert(std::move(g)) != insert_result::full,
            [&] { return "the replay buffer was full when group " + std::to_string(id) + " came"; });
   }
