@@ -75,6 +75,7 @@ struct puller::implementation {
   std::map<std::pair<std::uint64_t, std::set<std::int32_t>>, transfer_plan> plans;
   std::map<std::uint64_t, buffer> scratch; // by ticket
   std::vector<buffer> spare;
+  double link_bytes_per_s = 0;
 };
 
 namespace {
@@ -291,7 +292,50 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
     break;
   }
   report.total_s = total.seconds();
+  if (impl_->link_bytes_per_s > 0 && report.wire_s > 0)
+    report.link_share = static_cast<double>(report.bytes) / report.wire_s / impl_->link_bytes_per_s;
   return report;
+}
+
+double puller::measure_link(const manifest& m, double seconds) {
+  constexpr std::size_t window = 4;
+  constexpr std::size_t step = std::size_t{1} << 20U;
+  auto memory = impl_->unpack.device().allocate(window * step);
+  double best = 0;
+  stopwatch total;
+  for (std::size_t k = 0; !m.owners.empty() && total.seconds() < seconds;
+       k = (k + 1) % m.owners.size()) {
+    const auto& owner = m.owners[k];
+    std::uint64_t posted = 0, ended = 0, moved = 0;
+    bool failed = false;
+    stopwatch round;
+    auto post = [&] {
+      auto offset = posted * step;
+      if (offset >= owner.bytes || failed)
+        return;
+      auto n = std::min<std::uint64_t>(step, owner.bytes - offset);
+      auto place = std::span(memory.get() + posted % window * step, n);
+      impl_->reads->post(posted, {&owner, offset, place, impl_->memory()});
+      ++posted;
+      moved += n;
+    };
+    for (std::size_t i = 0; i < window; ++i)
+      post();
+    while (ended < posted && round.seconds() < seconds) {
+      for (const auto& c : impl_->reads->poll(longest_sleep_s)) {
+        failed |= !c.error.empty();
+        ++ended;
+        post();
+      }
+    }
+    bool complete = ended == posted && !failed && moved > 0;
+    impl_->reads->cancel();
+    if (!complete)
+      break;
+    best = std::max(best, static_cast<double>(moved) / round.seconds());
+  }
+  impl_->link_bytes_per_s = best;
+  return best;
 }
 
 pull_report pull(const manifest& m, std::span<const tensor_view> staging, transport& carrier,

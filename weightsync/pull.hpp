@@ -35,6 +35,8 @@ struct pull_report {
   double load_s = 0;        ///< copies into the tensors, with conversion to bf16, f32
   double quantise_s = 0;    ///< conversion to i8
   double total_s = 0;
+  /// Share of the measured link bound that the wire stage reached; 0 when it was never measured.
+  double link_share = 0;
   [[nodiscard]] bool ready() const { return outcome == pull_outcome::ready; }
 };
 
@@ -66,6 +68,11 @@ public:
   /// Unless ready, the tensors hold a mixture that must not be used. The caller holds a lease.
   /// Throws user_error when manifest and tensors can't fit.
   pull_report pull(const manifest& m, const pull_options& options);
+
+  /// Measures what the link can do at best, to be called once at the start: reads the regions of the
+  /// manifest over and over for about `seconds`, without looking at the bytes. Bytes per second, 0
+  /// where nothing could be read. Later reports compare themselves with it. The caller holds a lease.
+  double measure_link(const manifest& m, double seconds);
 
   /// The generator swaps its buffers: from now on pull into these, of the same shapes and types.
   void retarget(std::vector<tensor_view> tensors);

@@ -268,3 +268,18 @@ TEST_CASE("changes only, from version to version, for the receiver that has the 
     REQUIRE(same_bytes(expected, staging));
   }
 }
+
+TEST_CASE("reports compare themselves with the measured link") {
+  local_transport carrier;
+  auto trainer = small_model();
+  publisher source(carrier, replicated(trainer.views()), {});
+  auto m = source.publish({0}, trainer.views(), 0);
+  auto staging = small_model();
+  puller sink(carrier, staging.views(), replicated(staging.views()));
+  REQUIRE(sink.measure_link(*m, 0.01) > 0);
+  auto report = sink.pull(*m, {});
+  REQUIRE(report.ready());
+  REQUIRE(report.link_share > 0);
+  m->owners[0].key = "gone";
+  REQUIRE(sink.measure_link(*m, 0.01) == 0);
+}
