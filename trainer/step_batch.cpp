@@ -47,6 +47,7 @@ step_batch::step_batch(version training_from, std::span<const scored_group> grou
       everything(first_n(sequences.size())) {
   auto packed = pack(sequences, everything);
   refuse_stale(packed, from, s.rollout.eta);
+  static_cast<void>(scorer.split(everything)); // a sequence above the budget is told before any update
   behaviour = tensor_of(packed.behaviour_logp);
   versions = tensor_of(packed.versions);
   std::vector<double> r;
@@ -168,9 +169,8 @@ kept_shares step_batch::kept() const {
 void step_batch::finish_statistics() {
   at::NoGradGuard no_grad;
   auto updates = std::max<double>(1, static_cast<double>(stats.updates));
-  auto tried = std::max<double>(1, static_cast<double>(stats.updates + stats.skipped_updates));
-  stats.loss = loss_sum / tried;
-  stats.kl_loss = kl_sum / tried;
+  stats.loss = loss_sum / updates;
+  stats.kl_loss = kl_sum / updates;
   stats.grad_norm /= updates;
   stats.clipped_updates /= updates;
   auto seen = std::max<double>(1, static_cast<double>(seen_));

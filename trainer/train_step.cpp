@@ -187,14 +187,12 @@ void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> 
   if (parts.empty())
     return;
   auto finite = true;
+  auto loss_before = b.loss_sum, kl_before = b.kl_sum;
   {
     stopwatch stage(b.stats.seconds.forward_backward);
     auto whole = look_at_whole(b, parts, which);
-    auto loss = b.loss_sum, kl = b.kl_sum;
     for (std::size_t i = 0; i < parts.size() && finite; ++i)
       finite = train_micro_batch(b, parts[i], whole, i < with_gradient.size());
-    if (!finite)
-      b.loss_sum = loss, b.kl_sum = kl;
   }
   stopwatch stage(b.stats.seconds.optimizer);
   if (!finite)
@@ -206,6 +204,8 @@ void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> 
     b.stats.clipped_updates += update.clipped ? 1 : 0;
     return;
   }
+  b.loss_sum = loss_before;
+  b.kl_sum = kl_before;
   ++b.stats.skipped_updates;
   b.stats.remarks.push_back("training from " + to_string(b.from) + ": the "
                             + (finite ? "gradient" : "loss") + " of " + b.where

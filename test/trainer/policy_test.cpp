@@ -1,6 +1,10 @@
-// The facade, and resuming: no torch here, as in actors/.
+// The facade, and resuming.
 
 #include "trainer/policy.hpp"
+
+#ifdef C10_LIKELY
+#error "trainer/policy.hpp must not include torch: actors/ builds on it"
+#endif
 
 #include "runtime/error.hpp"
 #include "test/trainer/scratch_folder.hpp"

@@ -67,6 +67,7 @@ TEST_CASE("gradient accumulation over micro-batches equals the whole batch") {
     const char* loss;
     nlohmann::json params;
     loss_aggregation agg;
+    kl_settings kl = {.reference = kl_reference::initial};
   };
   std::vector<variant> variants{
     {"decoupled_ppo", {{"bw_upper", 1.2}, {"bw_action", "mask"}}, loss_aggregation::token_mean},
@@ -78,6 +79,10 @@ TEST_CASE("gradient accumulation over micro-batches equals the whole batch") {
     {"m2po", {{"m2_threshold", 0.01}}, loss_aggregation::token_mean},
     {"aipo", nlohmann::json::object(), loss_aggregation::token_mean},
     {"ppo_clip", {{"kl_beta", 0.1}}, loss_aggregation::token_mean},
+    {"decoupled_ppo", nlohmann::json::object(), loss_aggregation::token_mean,
+     {0.2, kl_estimator::k3, kl_place::loss, kl_reference::initial}},
+    {"decoupled_ppo", nlohmann::json::object(), loss_aggregation::seq_mean_token_sum,
+     {0.2, kl_estimator::k1, kl_place::reward, kl_reference::initial}},
   };
   auto start = parameters(tiny_network().views());
   for (std::uint64_t seed = 0; seed < 3; ++seed)
@@ -87,7 +92,7 @@ TEST_CASE("gradient accumulation over micro-batches equals the whole batch") {
       s.trainer.minibatches = 2;
       s.algorithm.loss = {v.loss, v.params};
       s.algorithm.aggregation = v.agg;
-      s.algorithm.kl.reference = kl_reference::initial;
+      s.algorithm.kl = v.kl;
       auto groups = random_groups(seed, 6, 4, {5}, 4);
       step_statistics whole_stats, split_stats;
       auto whole = after_one_step(s, groups, {5}, &whole_stats);
@@ -358,6 +363,25 @@ TEST_CASE("batches with nothing in them") {
   REQUIRE(same_bits(before, parameters(network.views())));
 }
 
+TEST_CASE("a KL penalty holds the policy near its reference") {
+  auto distance = [](kl_settings kl) {
+    auto s = tiny_settings();
+    s.trainer.minibatches = 2;
+    s.algorithm.kl = kl;
+    auto network = tiny_network();
+    reinforcement trainer(network, s);
+    step_statistics last;
+    for (int v = 0; v < 15; ++v)
+      last = trainer.step({v}, random_groups(7, 6, 4, {v}, 0));
+    return std::pair{last.kl_reference, last.kl_loss};
+  };
+  auto [free, nothing] = distance({1e-6, kl_estimator::k3, kl_place::loss, kl_reference::initial});
+  auto [held, penalty] = distance({2, kl_estimator::k3, kl_place::loss, kl_reference::initial});
+  REQUIRE(free > 0);
+  REQUIRE(held < free / 2);
+  REQUIRE(penalty > nothing);
+}
+
 TEST_CASE("settings that don't fit are refused with what to set") {
   auto network = tiny_network();
   auto s = tiny_settings();
@@ -370,7 +394,15 @@ TEST_CASE("settings that don't fit are refused with what to set") {
   s.algorithm.kl.coefficient = 0.1;
   REQUIRE_THROWS_WITH(reinforcement(network, s), Catch::Contains("algorithm.kl.reference"));
   s = tiny_settings();
-  s.trainer.micro_batch_tokens = 5;
-  reinforcement trainer(network, s);
-  REQUIRE_THROWS_AS(trainer.step({0}, random_groups(1, 4, 4, {0}, 0)), user_error);
+  s.trainer.micro_batch_tokens = 30;
+  s.trainer.minibatches = 4;
+  reinforcement tight(network, s);
+  auto before = parameters(network.views());
+  auto groups = random_groups(1, 4, 4, {0}, 0);
+  auto& r = groups[2].rollouts[1];
+  r.tokens.resize(31, 1);
+  r.versions.resize(31, 0);
+  r.behaviour_logp.resize(31, -2);
+  REQUIRE_THROWS_AS(tight.step({0}, groups), user_error);
+  REQUIRE(same_bits(before, parameters(network.views()))); // not after the first minibatch
 }
