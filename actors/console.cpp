@@ -8,16 +8,21 @@
 
 namespace millrace {
 
-console::console() : terminal_(isatty(STDOUT_FILENO) == 1) {
-  log::set_screen([this](std::string_view text) { line(text); });
+console::console(bool quiet)
+  : quiet_(quiet), terminal_(!quiet && isatty(STDOUT_FILENO) == 1) {
+  if (!quiet)
+    log::set_screen([this](std::string_view text) { line(text); });
 }
 
 console::~console() {
   end_progress();
-  log::set_screen({});
+  if (!quiet_)
+    log::set_screen({});
 }
 
 void console::line(std::string_view text) {
+  if (quiet_)
+    return;
   std::lock_guard guard(mutex_);
   erase_bar();
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -28,6 +33,8 @@ void console::line(std::string_view text) {
 }
 
 void console::progress(std::string_view stage, double done, std::string_view text) {
+  if (quiet_)
+    return;
   std::lock_guard guard(mutex_);
   done = std::clamp(done, 0.0, 1.0);
   auto percent = std::to_string(static_cast<int>(done * 100)) + "%";

@@ -11,7 +11,8 @@ namespace millrace {
 /// line every tenth of the way. Thread-safe; log lines go through here too, so nothing is torn.
 class console {
 public:
-  console();
+  /// `quiet`: shows nothing but warnings and errors.
+  explicit console(bool quiet = false);
   ~console();
   console(const console&) = delete;
   console& operator=(const console&) = delete;
@@ -27,6 +28,7 @@ private:
   void draw_bar();
 
   std::mutex mutex_;
+  bool quiet_;
   bool terminal_;
   std::string bar_;
   std::string stage_;

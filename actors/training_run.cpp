@@ -49,7 +49,7 @@ private:
 };
 
 training_run::training_run(const run_request& request)
-  : request_(request), options_(request.options),
+  : request_(request), options_(request.options), screen_(request.quiet),
     directory_(request.directory,
                request.resume ? run_directory::mode::resume : run_directory::mode::fresh),
     record_(options_, directory_, screen_) {
@@ -136,7 +136,7 @@ void training_run::warm_up() {
     std::snprintf(text, sizeof text, "step %d/%d, loss %.3f, token accuracy %.3f", step, w.steps,
                   stats.loss, stats.token_accuracy);
     screen_.progress("warm-up", static_cast<double>(step) / w.steps, text);
-    if (w.target_accuracy > 0 && step % 10 == 0 && step < w.steps
+    if (w.target_accuracy > 0 && step % 5 == 0 && step < w.steps
         && evaluation_->run({0}, policy_->views()).accuracy >= w.target_accuracy)
       break;
   }

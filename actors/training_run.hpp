@@ -13,6 +13,7 @@ struct run_request {
   settings options;
   std::filesystem::path directory;
   bool resume = false;
+  bool quiet = false; ///< nothing on the screen but warnings
   /// Asked a few times a second: true ends the run after the step under way, with a checkpoint.
   std::function<bool()> interrupted;
   /// Called when the stream is up, with its supervisor: for tests and tools.

@@ -80,7 +80,7 @@ TEST_CASE("run: deterministic at η = 0 equals the sequential loop bit for bit")
   temporary_folder folder;
   auto s = tiny();
   s.deterministic = true;
-  run_training({.options = s, .directory = folder / "run"});
+  run_training({.options = s, .directory = folder / "run", .quiet = true});
   fs::create_directories(folder / "loop");
   sequential_loop(s, folder / "loop");
   auto streamed = bytes(newest_checkpoint(folder / "run") / "model" / "model.safetensors");
@@ -93,10 +93,10 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   temporary_folder folder;
   auto s = tiny();
   s.deterministic = true;
-  run_training({.options = s, .directory = folder / "whole"});
+  run_training({.options = s, .directory = folder / "whole", .quiet = true});
   // Stops after the second checkpoint is there.
   std::atomic<bool> stop{false};
-  run_request part{.options = s, .directory = folder / "parts"};
+  run_request part{.options = s, .directory = folder / "parts", .quiet = true};
   part.interrupted = [&] {
     return stop || fs::exists(folder / "parts/checkpoints/latest");
   };
@@ -120,7 +120,7 @@ TEST_CASE("run: staleness is used and bounded at η = 2, and the summary's sums 
   s.rollout.eta = 2;
   s.generator.count = 2;
   s.run.steps = 12;
-  run_training({.options = s, .directory = folder / "run"});
+  run_training({.options = s, .directory = folder / "run", .quiet = true});
   auto j = summary(folder / "run");
   REQUIRE(j["steps"] == 12);
   REQUIRE(j["staleness_max"].get<int>() <= 2);
@@ -141,7 +141,7 @@ TEST_CASE("run: generators, reward workers and the replay buffer may die; nothin
   std::atomic<bool> ended{false};
   std::atomic<int> killed{0};
   std::thread killer;
-  run_request request{.options = s, .directory = folder / "run"};
+  run_request request{.options = s, .directory = folder / "run", .quiet = true};
   request.started = [&](caf::actor_system& system, const caf::actor& supervisor) {
     killer = std::thread([&, supervisor] {
       caf::scoped_actor self{system};
@@ -185,8 +185,8 @@ TEST_CASE("run: a folder that holds another run is not overwritten") {
   temporary_folder folder;
   auto s = tiny();
   s.run.steps = 1;
-  run_training({.options = s, .directory = folder / "run"});
+  run_training({.options = s, .directory = folder / "run", .quiet = true});
   auto before = bytes(folder / "run" / "summary.json");
-  REQUIRE_THROWS_AS(run_training({.options = s, .directory = folder / "run"}), user_error);
+  REQUIRE_THROWS_AS(run_training({.options = s, .directory = folder / "run", .quiet = true}), user_error);
   REQUIRE(bytes(folder / "run" / "summary.json") == before);
 }

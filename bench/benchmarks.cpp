@@ -1,0 +1,14 @@
+#include "bench/benchmarks.hpp"
+
+namespace millrace::bench {
+
+const std::vector<benchmark>& benchmarks() {
+  static const std::vector<benchmark> all = {
+    {"stream", "rollouts through controller, reward and replay; asynchronous against synchronous",
+     &stream},
+    {"weightsync", "weights from a trainer process to generator processes", &weightsync},
+  };
+  return all;
+}
+
+} // namespace millrace::bench
