@@ -1,0 +1,100 @@
+// Weight sync between processes: bandwidth over shared memory against memcpy, over TCP against
+// ucx_perftest with the same settings, and how long a generator would stand still.
+
+#include "bench/benchmarks.hpp"
+#include "bench/weightsync_processes.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+namespace millrace::bench {
+
+namespace {
+
+struct setting {
+  std::size_t bytes;
+  int receivers;
+  std::string transports; // as UCX_TLS
+};
+
+std::string name_of(const setting& s) {
+  char size[32];
+  std::snprintf(size, sizeof(size), "%.3g GB", static_cast<double>(s.bytes) / 1e9);
+  return std::string(s.transports == "tcp" ? "TCP" : "shared memory") + ", " + size + " to "
+         + std::to_string(s.receivers);
+}
+
+double available_bytes() {
+  return static_cast<double>(::sysconf(_SC_AVPHYS_PAGES))
+         * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+void measure(const setting& s, const options& how, measurements& out) {
+  auto name = name_of(s);
+  // Parameters, two slots, and each receiver's tensors.
+  auto need = static_cast<double>(s.bytes) * (3 + s.receivers) * 1.05;
+  if (need > available_bytes()) {
+    char text[96];
+    std::snprintf(text, sizeof(text), "needs %.0f GB of memory, %.0f are free", need / 1e9,
+                  available_bytes() / 1e9);
+    out.push_back({.name = name, .missing = text});
+    return;
+  }
+  weightsync_processes world(s.bytes, s.receivers, s.transports);
+  std::vector<double> wire, total, publish, verify, pause, copy, perftest;
+  for (int round = 0; round < (how.quick ? 3 : 7); ++round) {
+    auto r = world.sync();
+    if (round < 2) // each slot's first use: pages are mapped
+      continue;
+    auto bytes = static_cast<double>(s.bytes) * s.receivers / 1e9;
+    wire.push_back(bytes / r.wire_s);
+    total.push_back(bytes / r.total_s);
+    publish.push_back(static_cast<double>(s.bytes) / 1e9 / r.publish_s);
+    verify.push_back(r.verify_s / r.total_s);
+    pause.push_back(r.pause_s / (r.total_s + r.publish_s));
+    if (s.transports == "tcp")
+      perftest.push_back(ucx_perftest_gb_s(how.quick ? 200 : 1000));
+    else
+      copy.push_back(world.memcpy_gb_s());
+  }
+  auto against = median(s.transports == "tcp" ? perftest : copy);
+  measurement bandwidth{.name = name + ": wire", .value = median(wire), .unit = "GB/s"};
+  if (s.transports == "tcp") {
+    bandwidth.against = "ucx_perftest -t ucp_get";
+    bandwidth.bar = 0.9;
+  } else {
+    bandwidth.against = "memcpy by as many threads";
+    bandwidth.bar = 0.8;
+  }
+  if (against > 0)
+    bandwidth.ratio = bandwidth.value / against;
+  else
+    bandwidth.missing = "ucx_perftest (Debian's ucx-utils) is not there";
+  out.push_back(bandwidth);
+  out.push_back({.name = name + ": pulled, proven and in place", .value = median(total),
+                 .unit = "GB/s"});
+  out.push_back({.name = name + ": published (copy and checksums)", .value = median(publish),
+                 .unit = "GB/s"});
+  out.push_back({.name = name + ": share of checksums in the pull", .value = median(verify),
+                 .unit = ""});
+  out.push_back({.name = name + ": pause of a generator over the total", .value = median(pause),
+                 .unit = "", .bar = 0.02, .bar_is_upper = true});
+}
+
+} // namespace
+
+measurements weightsync(const options& how) {
+  measurements out;
+  std::vector<std::size_t> sizes = {100'000'000};
+  if (!how.quick)
+    sizes.insert(sizes.end(), {1'000'000'000, 4'000'000'000});
+  for (const auto* transports : {"", "tcp"})
+    for (auto bytes : sizes)
+      for (int receivers : {1, 3})
+        measure({bytes, receivers, transports}, how, out);
+  return out;
+}
+
+} // namespace millrace::bench

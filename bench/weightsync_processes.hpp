@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace millrace::bench {
+
+/// Seconds of one version's way from the trainer process to all receivers; the slowest receiver's,
+/// where they differ.
+struct sync_times {
+  double publish_s = 0;
+  double wire_s = 0;
+  double verify_s = 0;
+  double total_s = 0; ///< of the pull
+  double pause_s = 0; ///< exchanging the two sets of tensors
+};
+
+/// A trainer process and some receiver processes with one model of f32 tensors in Llama's
+/// proportions, over UCX.
+class weightsync_processes {
+public:
+  weightsync_processes(std::size_t bytes, int receivers, const std::string& transports);
+  ~weightsync_processes();
+
+  /// Publishes the next version and lets all receivers pull it at once. Throws when one fails.
+  sync_times sync();
+  /// What all receivers together reach with memcpy, at once and in their own memory.
+  double memcpy_gb_s();
+
+private:
+  struct implementation;
+  std::unique_ptr<implementation> impl_;
+};
+
+/// ucx_perftest's ucp_get over TCP loopback, 1 MiB each, with Millrace's settings; 0 where the
+/// program isn't there.
+double ucx_perftest_gb_s(int iterations);
+
+} // namespace millrace::bench
