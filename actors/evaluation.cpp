@@ -2,6 +2,8 @@
 
 #include "rollout/tokenized_feed.hpp"
 
+#include "runtime/error.hpp"
+
 #include <algorithm>
 
 namespace millrace {
@@ -29,6 +31,10 @@ evaluation::evaluation(const settings& s, const model::model_config& config,
 }
 
 void evaluation::begin(version v) {
+  if (prompts_.empty())
+    throw user_error("data.held_out: no held-out prompt leaves room for an answer of "
+                     + std::to_string(settings_.sampling.max_tokens) + " tokens in the model's "
+                     "context; lower sampling.max_tokens, or hold out more prompts");
   engine_->drain();
   engine_->install({installs_++});
   sums_ = {.v = v};

@@ -95,6 +95,8 @@ void training_run::make_parts() {
   parts_.options = options_;
   parts_.model = policy_->config();
   parts_.tokens = tokens_;
+  // Before minutes of warm-up: does any prompt fit?
+  tokenized_feed(make_prompt_source(options_.data, options_.seed), tokens_, room).next();
   parts_.feed = std::make_shared<tokenized_feed>(source_, tokens_, room);
   parts_.prompts = source_;
   parts_.judge = judge_;
