@@ -15,6 +15,18 @@ namespace millrace {
 
 namespace {
 
+/// Weights leave the trainer in the generators' precision: bf16, or 8-bit integers with a scale per
+/// row for matrices. The generator computes in fp32 with what arrives.
+std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype generator) {
+  if (generator == weight_dtype::fp32)
+    return {};
+  return [generator](const weightsync::placement& p, dtype own) {
+    if (generator == weight_dtype::bf16)
+      return dtype::bf16;
+    return p.shape.size() == 2 ? dtype::i8 : own;
+  };
+}
+
 /// The parts of a run that outlive the stream's actors.
 class training_run {
 public:
@@ -57,6 +69,8 @@ training_run::training_run(const run_request& request)
   log::set_file(directory_.log_file());
   screen_.line("run directory: " + directory_.path().string());
   for (const auto& remark : remarks(options_))
+    log::warning("configuration", remark);
+  for (const auto& remark : trainer::check_algorithm(options_))
     log::warning("configuration", remark);
   checkpoints_ = std::make_shared<trainer::checkpoint_store>(
     directory_.path() / "checkpoints", options_.run.keep_checkpoints,
@@ -104,6 +118,7 @@ void training_run::make_parts() {
   auto views = policy_->views();
   weightsync::publisher_options o;
   o.lease_s = options_.weight_sync.lease_s;
+  o.wire_type = wire_type(options_.generator.dtype);
   parts_.publisher = std::make_shared<weightsync::publisher>(
     *parts_.carrier, weightsync::replicated(views), o);
   parts_.backend = std::make_shared<policy_backend>(policy_, parts_.publisher, checkpoints_,

@@ -79,8 +79,15 @@ supervised_options warm_up_options(const settings& s) {
   return o;
 }
 
-/// \throws user_error for findings that are refused; returns the others
-std::vector<std::string> checked(const settings& s) {
+std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::string& prefix) {
+  for (auto& v : views)
+    v.name = prefix + v.name;
+  return views;
+}
+
+} // namespace
+
+std::vector<std::string> check_algorithm(const settings& s) {
   std::vector<std::string> remarks;
   std::string refused;
   for (const auto& f : policy_loss::check(policy_loss::facts_of(s)))
@@ -92,14 +99,6 @@ std::vector<std::string> checked(const settings& s) {
     throw user_error(refused);
   return remarks;
 }
-
-std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::string& prefix) {
-  for (auto& v : views)
-    v.name = prefix + v.name;
-  return views;
-}
-
-} // namespace
 
 struct policy::parts {
   settings s;
@@ -114,7 +113,7 @@ struct policy::parts {
 
   parts(const settings& given, const registries* extra, model::loaded_model loaded)
       : s(given), known(extra ? *extra : registries{}), network(std::move(loaded.network)),
-        tokens(std::move(loaded.tokens)), remarks(checked(given)) {
+        tokens(std::move(loaded.tokens)), remarks(check_algorithm(given)) {
     enter();
     // Settings that don't fit together are told now, not after the warm-up.
     reinforcement(network, s, known);

@@ -1,5 +1,6 @@
 #include "actors/commands.hpp"
 #include "runtime/config/config.hpp"
+#include "trainer/policy.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -18,6 +19,8 @@ void add_check_command(CLI::App& app, int& status) {
   cmd->callback([=, &status] {
     auto s = load_settings(*file, *assignments);
     for (const auto& remark : remarks(s))
+      std::printf("note: %s\n", remark.c_str());
+    for (const auto& remark : trainer::check_algorithm(s))
       std::printf("note: %s\n", remark.c_str());
     std::printf("%s: no errors\n", file->c_str());
     status = 0;
