@@ -8,6 +8,7 @@
 #include "runtime/log.hpp"
 #include "runtime/metrics/process.hpp"
 #include "runtime/report.hpp"
+#include "weightsync/ucx_transport.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -86,8 +87,8 @@ void training_run::open_policy() {
   if (request_.resume)
     resumed_ = checkpoints_->newest();
   if (resumed_) {
-    record_.resume(read_metrics(directory_.metrics_file()));
     directory_.rewind_metrics(resumed_->at.value);
+    record_.resume(read_metrics(directory_.metrics_file()));
     policy_ = std::make_shared<trainer::policy>(
       trainer::policy::load(options_, resumed_->folder));
     screen_.line("going on from " + to_string(resumed_->at) + " in "
@@ -114,7 +115,10 @@ void training_run::make_parts() {
   parts_.feed = std::make_shared<tokenized_feed>(source_, tokens_, room);
   parts_.prompts = source_;
   parts_.judge = judge_;
-  parts_.carrier = std::make_shared<weightsync::local_transport>();
+  if (options_.weight_sync.transport == sync_transport::ucx)
+    parts_.carrier = std::make_shared<weightsync::ucx_transport>();
+  else
+    parts_.carrier = std::make_shared<weightsync::local_transport>();
   auto views = policy_->views();
   weightsync::publisher_options o;
   o.lease_s = options_.weight_sync.lease_s;

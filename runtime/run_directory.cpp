@@ -5,9 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -20,17 +18,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr auto lenient = nlohmann::json::error_handler_t::replace;
-constexpr std::string_view checkpoint_prefix = "step-";
 
 [[noreturn]] void fail(const fs::path& path, std::string_view what, const std::string& reason) {
   throw user_error(path.string() + ": " + std::string(what) + ": " + reason);
-}
-
-std::string checkpoint_name(std::int64_t step) {
-  auto digits = std::to_string(step);
-  if (digits.size() < 8)
-    digits.insert(0, 8 - digits.size(), '0'); // so that names sort by step
-  return std::string(checkpoint_prefix) + digits;
 }
 
 void make_folders(const fs::path& path) {
@@ -143,53 +133,14 @@ std::size_t run_directory::rewind_metrics(std::int64_t step) {
   std::size_t lines = 0;
   for (const auto& line : read_metrics(metrics_file())) {
     const auto at = line.find("step");
-    if (at != line.end() && at->is_number() && at->get<double>() > double(step))
+    const auto counted = line.value("kind", "") != "warmup"; // that has steps of its own
+    if (counted && at != line.end() && at->is_number() && at->get<double>() > double(step))
       continue;
     kept += line.dump(-1, ' ', false, lenient) + "\n";
     ++lines;
   }
   write_file_atomically(metrics_file(), kept);
   return lines;
-}
-
-fs::path run_directory::begin_checkpoint(std::int64_t step) {
-  const auto folder = path_ / "checkpoints" / ("." + checkpoint_name(step) + ".partial");
-  std::error_code failed;
-  fs::remove_all(folder, failed);
-  make_folders(folder);
-  return folder;
-}
-
-void run_directory::commit_checkpoint(std::int64_t step, std::int32_t keep) {
-  const auto folder = path_ / "checkpoints";
-  commit_folder(folder / ("." + checkpoint_name(step) + ".partial"),
-                folder / checkpoint_name(step));
-  auto all = checkpoints();
-  std::error_code ignored; // a folder that can't be deleted must not end the run
-  for (std::size_t i = 0; i + static_cast<std::size_t>(std::max(keep, 1)) < all.size(); ++i)
-    fs::remove_all(all[i].path, ignored);
-}
-
-std::vector<run_directory::checkpoint> run_directory::checkpoints() const {
-  std::vector<checkpoint> out;
-  std::error_code failed;
-  for (const auto& entry : fs::directory_iterator(path_ / "checkpoints", failed)) {
-    const auto name = entry.path().filename().string();
-    std::int64_t step = 0;
-    if (!name.starts_with(checkpoint_prefix))
-      continue;
-    const auto* end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + checkpoint_prefix.size(), end, step);
-    if (parsed.ec == std::errc{} && parsed.ptr == end)
-      out.push_back({step, entry.path()});
-  }
-  std::sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.step < b.step; });
-  return out;
-}
-
-std::optional<run_directory::checkpoint> run_directory::latest_checkpoint() const {
-  auto all = checkpoints();
-  return all.empty() ? std::nullopt : std::optional(std::move(all.back()));
 }
 
 std::vector<nlohmann::json> read_metrics(const fs::path& file) {

@@ -6,13 +6,12 @@
 //   summary.json     the outcome, written at the end
 //   report.html      curves
 //   log.txt
-//   checkpoints/step-00000100/ …
+//   checkpoints/  (trainer/checkpoint.hpp)
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -52,18 +51,6 @@ public:
   /// For a resume: drops the lines whose "step" lies after `step`, and a torn last one, since
   /// training goes on from there. Returns how many lines are left.
   std::size_t rewind_metrics(std::int64_t step);
-
-  /// An empty folder to write a checkpoint into; it counts only once it is committed.
-  [[nodiscard]] std::filesystem::path begin_checkpoint(std::int64_t step);
-  /// Puts it in place, whole or not at all, then deletes all but the newest `keep`.
-  void commit_checkpoint(std::int64_t step, std::int32_t keep);
-  struct checkpoint {
-    std::int64_t step = 0;
-    std::filesystem::path path;
-  };
-  /// Oldest first.
-  [[nodiscard]] std::vector<checkpoint> checkpoints() const;
-  [[nodiscard]] std::optional<checkpoint> latest_checkpoint() const;
 
 private:
   /// A file descriptor that is closed with its owner.

@@ -43,7 +43,7 @@ void describe(option_list& v, model_settings& s) {
 
 void describe(option_list& v, tokenizer_settings& s) {
   v("alphabet", s.alphabet, "Characters of the character tokenizer of a model made from scratch. "
-                            "Empty: printable ASCII and newline");
+                            "Empty: those that the prompts and demonstrations need");
 }
 
 void describe(option_list& v, arithmetic_settings& s) {
@@ -112,9 +112,8 @@ void describe(option_list& v, generator_settings& s) {
   v("threads", s.threads, in_range(1, 1024), "Threads of each generator's tensor operations");
   v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
                 "or kept");
-  v("staging", s.staging, "New weights are received beside the current ones (double), or into "
-                          "them while decoding pauses (inplace)");
-  v("dtype", s.dtype, "Precision of the generator's weights");
+  v("dtype", s.dtype, "Precision in which weights travel to the generators: rounded to bf16, or to "
+                      "int8 with a scale per row; they compute in fp32 with what arrives");
   v("kv_cache_tokens", s.kv_cache_tokens, in_range(0, 1e12),
     "Tokens that the cache holds; 0: enough for max_batch sequences of full length");
 }

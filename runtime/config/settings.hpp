@@ -26,10 +26,6 @@ constexpr std::array<std::string_view, 3> names(over_bound) { return {"mask", "d
 enum class kv_policy : std::uint8_t { recompute, keep };
 constexpr std::array<std::string_view, 2> names(kv_policy) { return {"recompute", "keep"}; }
 
-/// Where new weights are received: beside the current ones, or into them while decoding pauses.
-enum class staging_mode : std::uint8_t { double_buffer, in_place };
-constexpr std::array<std::string_view, 2> names(staging_mode) { return {"double", "inplace"}; }
-
 enum class weight_dtype : std::uint8_t { fp32, bf16, int8 };
 constexpr std::array<std::string_view, 3> names(weight_dtype) { return {"fp32", "bf16", "int8"}; }
 
@@ -113,7 +109,7 @@ struct model_settings {
 };
 
 struct tokenizer_settings {
-  std::string alphabet; ///< empty: printable ASCII and newline
+  std::string alphabet; ///< empty: what the prompts need
 };
 
 /// The built-in arithmetic tasks. From easy to hard: small operands of one operation; more operations
@@ -156,7 +152,6 @@ struct generator_settings {
   std::int32_t max_batch = 128;
   std::int32_t threads = 1;
   kv_policy kv = kv_policy::recompute;
-  staging_mode staging = staging_mode::double_buffer;
   weight_dtype dtype = weight_dtype::fp32;
   std::int64_t kv_cache_tokens = 0; ///< 0: enough for max_batch sequences of full length
 };

@@ -118,27 +118,6 @@ TEST_CASE("metrics: whole lines, rewound at a resume") {
   REQUIRE(contains(error_of([&] { (void) read_metrics(run.metrics_file()); }), "metrics.jsonl:9:"));
 }
 
-TEST_CASE("checkpoints: only committed ones count, the newest are kept") {
-  scratch dir;
-  run_directory run(dir.path / "run", run_directory::mode::fresh);
-  REQUIRE(!run.latest_checkpoint());
-  for (std::int64_t step : {1, 20, 300, 123456789}) {
-    const auto folder = run.begin_checkpoint(step);
-    fs::create_directories(folder / "sub");
-    std::ofstream(folder / "sub" / "weights") << step;
-    REQUIRE((!run.latest_checkpoint() || run.latest_checkpoint()->step < step));
-    run.commit_checkpoint(step, 2);
-  }
-  const auto left = run.checkpoints();
-  REQUIRE(left.size() == 2);
-  REQUIRE(left[0].step == 300);
-  REQUIRE(run.latest_checkpoint()->step == 123456789);
-  REQUIRE(read_file(left[1].path / "sub" / "weights") == "123456789");
-  const auto unfinished = run.begin_checkpoint(999999999);
-  REQUIRE(run.latest_checkpoint()->step == 123456789);
-  REQUIRE(fs::is_empty(unfinished));
-}
-
 TEST_CASE("a fresh run path has the configuration's name and the time") {
   const auto path = fresh_run_path("conf/quickstart.json", 1717754400).string();
   REQUIRE(path.starts_with("runs/quickstart-20240607-"));
