@@ -12,17 +12,19 @@ aggregate_options aggregate_options::read(param_reader& params) {
   aggregate_options result;
   result.how = static_cast<aggregation>(params.choice(
     "agg",
-    {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "sum_over_const"}, 0,
-    "how per-token losses become one number"));
+    {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "sum_over_const"},
+    0, "how per-token losses become one number"));
   result.denominator = static_cast<denominator_rule>(
     params.choice("denominator", {"original", "kept", "roll_hybrid"}, 0,
                   "what is divided by when the loss masks tokens away"));
-  auto length = params.maybe_number("fixed_length", {1e-300, 1e300},
-                                    "L of agg = fixed_length, sum / (B·L), and sum_over_const, sum / L");
+  auto length =
+    params.maybe_number("fixed_length", {1e-300, 1e300},
+                        "L of agg = fixed_length, sum / (B·L), and sum_over_const, sum / L");
   auto has_length = result.how == aggregation::fixed_length
                     || result.how == aggregation::sum_over_const;
   if (has_length && !length)
-    params.refuse("fixed_length", "the length L that agg divides by, e.g. the longest answer allowed");
+    params.refuse("fixed_length",
+                  "the length L that agg divides by, e.g. the longest answer allowed");
   result.length = length.value_or(0);
   return result;
 }
@@ -53,7 +55,7 @@ device_counts count_on_device(const layout& where, const at::Tensor& mask, const
 
 namespace {
 
-at::Tensor global_or(const std::optional<counts>& global, std::optional<std::int64_t> counts::* kept,
+at::Tensor global_or(const std::optional<counts>& global, std::optional<std::int64_t> counts::*kept,
                      const at::Tensor& local) {
   if (!global)
     return local;
@@ -70,8 +72,8 @@ at::Tensor global_or(const std::optional<counts>& global, std::int64_t counts::*
 
 } // namespace
 
-at::Tensor aggregate(const aggregate_options& options, const layout& where, const at::Tensor& values,
-                     const at::Tensor& keep, const device_counts& local,
+at::Tensor aggregate(const aggregate_options& options, const layout& where,
+                     const at::Tensor& values, const at::Tensor& keep, const device_counts& local,
                      const std::optional<counts>& global) {
   auto numerator = at::where(keep, values, 0.0);
   auto by_kept = options.denominator != denominator_rule::original;

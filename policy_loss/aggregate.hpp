@@ -53,8 +53,8 @@ device_counts count_on_device(const layout& where, const at::Tensor& mask, const
 /// contribute nothing, whatever they hold. No tokens: 0.
 /// @param global counts over all parts of the batch; absent: this is the whole
 /// @throws millrace::invariant_error when kept counts are needed and `global` lacks them
-at::Tensor aggregate(const aggregate_options& options, const layout& where, const at::Tensor& values,
-                     const at::Tensor& keep, const device_counts& local,
+at::Tensor aggregate(const aggregate_options& options, const layout& where,
+                     const at::Tensor& values, const at::Tensor& keep, const device_counts& local,
                      const std::optional<counts>& global);
 
 } // namespace millrace::policy_loss

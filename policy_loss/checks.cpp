@@ -104,11 +104,12 @@ private:
               "2 or more minibatches or epochs give the clip something to do; or take "
               "algorithm.old_logits \"ewma\"");
     if (among(f_.loss, decoupled) && f_.old_logits == "behaviour")
-      explain("r2_always_one", "algorithm.old_logits",
-              "with \"behaviour\" the proximal policy is the generator's, so every prox/μ is 1: the "
-              "behaviour weight and the discrepancy mask of " + f_.loss
-                + " do nothing and all staleness is in the clipped ratio",
-              "set \"recompute\", or choose the loss ppo_clip, which says the same openly");
+      explain(
+        "r2_always_one", "algorithm.old_logits",
+        "with \"behaviour\" the proximal policy is the generator's, so every prox/μ is 1: the "
+        "behaviour weight and the discrepancy mask of "
+          + f_.loss + " do nothing and all staleness is in the clipped ratio",
+        "set \"recompute\", or choose the loss ppo_clip, which says the same openly");
   }
 
   void staleness() {
@@ -131,7 +132,8 @@ private:
               "choose decoupled_ppo, mis_decoupled, tis_ppo or aipo; or algorithm.old_logits "
               "\"behaviour\"; or rollout.eta 0");
     if (f_.loss == "kl_in_loss")
-      explain("no_policy_gradient", "algorithm.loss.name", "kl_in_loss alone never looks at rewards",
+      explain("no_policy_gradient", "algorithm.loss.name",
+              "kl_in_loss alone never looks at rewards",
               "choose a policy loss, and set algorithm.kl.coefficient for the KL");
   }
 
@@ -160,7 +162,9 @@ private:
   }
 
   void caps() {
-    auto open = [&](const char* name, double otherwise) { return weight(name, otherwise) == infinite; };
+    auto open = [&](const char* name, double otherwise) {
+      return weight(name, otherwise) == infinite;
+    };
     if (f_.loss == "decoupled_ppo" && open("bw_upper", infinite))
       explain("cap_off", param("bw_upper"),
               "the behaviour weight prox/μ has no cap: one token that the generator found very "
@@ -169,7 +173,8 @@ private:
     if ((f_.loss == "aipo" || f_.loss == "aipo_clamped_ratio") && open("rho", 2))
       explain("cap_off", param("rho"), "θ/μ has no cap, so its variance has none either",
               "a value between 2 and 10 (LlamaRL)");
-    if (f_.loss == "hilton_decoupled" && (open("imp_samp_max", 100) || weight("imp_samp_max", 100) == 0))
+    if (f_.loss == "hilton_decoupled"
+        && (open("imp_samp_max", 100) || weight("imp_samp_max", 100) == 0))
       explain("cap_off", param("imp_samp_max"), "θ/μ has no cap, so its variance has none either",
               "100 is the paper's");
     if (f_.loss == "minirl" && open("tis_cap", 5))
@@ -182,9 +187,10 @@ private:
              "weight_mode is \"clamp\" but there is no cap, so that nothing is clamped",
              "2 is usual for tokens; or weight_mode \"ratio\"");
     if (mode == "ratio" && open("disc_high", infinite))
-      explain("cap_off", param("disc_high"),
-              "the weight prox/μ has neither a cap nor a mask above: one token can outweigh the batch",
-              "set disc_high (1.005 to 5), or weight_mode \"clamp\" with weight_cap");
+      explain(
+        "cap_off", param("disc_high"),
+        "the weight prox/μ has neither a cap nor a mask above: one token can outweigh the batch",
+        "set disc_high (1.005 to 5), or weight_mode \"clamp\" with weight_cap");
   }
 
   void discrepancy_mask() {
@@ -211,10 +217,11 @@ private:
     for (const auto* name : {"bw_level", "bw_upper", "bw_lower", "disc_level", "disc_low",
                              "disc_high", "weight_level", "weight_cap"})
       if (p_.is_object() && p_.contains(name)) {
-        refuse("gspo_token_cap", param(name),
-               "gspo clips one ratio per sequence; a cap or mask of single tokens would take part of "
-               "a sequence away and leave its ratio as it was",
-               "leave it out; or choose tis_ppo with the levels \"geometric\"");
+        refuse(
+          "gspo_token_cap", param(name),
+          "gspo clips one ratio per sequence; a cap or mask of single tokens would take part of "
+          "a sequence away and leave its ratio as it was",
+          "leave it out; or choose tis_ppo with the levels \"geometric\"");
         break;
       }
     auto high = weight("eps_high", weight("eps", 0.2));
@@ -251,9 +258,10 @@ private:
                 : "the proxy is μ itself, as with algorithm.old_logits \"behaviour\"",
               "a value between 0 and 1, or below 0 for one by each token's version");
     if (among(f_.old_logits, interpolated_routes) && f_.loss == "ppo_clip")
-      explain("proxy_widens_clip", "algorithm.old_logits",
-              "the clip acts on θ/prox with prox between μ and θ, so on θ/μ it is wider than eps says",
-              "mis_decoupled or proxy_interp report the bounds that this amounts to");
+      explain(
+        "proxy_widens_clip", "algorithm.old_logits",
+        "the clip acts on θ/prox with prox between μ and θ, so on θ/μ it is wider than eps says",
+        "mis_decoupled or proxy_interp report the bounds that this amounts to");
   }
 
   void ewma() {
@@ -269,7 +277,8 @@ private:
                      && (weight("bw_upper", infinite) < infinite || weight("bw_lower", 0) > 0));
     if (f_.ewma_reset_below > 0 && f_.ewma_reset_rule == "mask" && !masks)
       explain("ewma_never_resets", "algorithm.ewma.reset_rule",
-              f_.loss + " masks nothing, so the kept share is always 1 and the average is never reset",
+              f_.loss
+                + " masks nothing, so the kept share is always 1 and the average is never reset",
               "reset_rule \"mask_and_clip\", or a loss with a mask such as mis_decoupled");
     if (!among(f_.loss, with_prox))
       explain("ewma_unused", "algorithm.old_logits",
@@ -291,10 +300,11 @@ private:
     auto k1_in_loss = (f_.kl_in_loss > 0 && f_.kl_estimator == "k1")
                       || (inside > 0 && text(p_, "kl_estimator", "k3") == "k1");
     if (k1_in_loss)
-      explain("k1_in_loss", "algorithm.kl.estimator",
-              "the gradient of k1 is that of log θ, whose expectation is 0 on policy: in the loss it "
-              "adds noise and no pull towards the reference",
-              "\"k3\" or \"k2\"; k1 is right in the reward");
+      explain(
+        "k1_in_loss", "algorithm.kl.estimator",
+        "the gradient of k1 is that of log θ, whose expectation is 0 on policy: in the loss it "
+        "adds noise and no pull towards the reference",
+        "\"k3\" or \"k2\"; k1 is right in the reward");
     if (f_.kl_in_reward > 0 && f_.kl_estimator == "k3")
       explain("k3_in_reward", "algorithm.kl.estimator",
               "as a reward, k3's expected gradient is not that of the reverse KL", "\"k1\"");
@@ -311,7 +321,8 @@ private:
               "normalised over two answers every advantage is ±0.71 or 0, whatever the rewards",
               "4 or more; or algorithm.advantage.name \"mean_baseline\"");
     if ((f_.advantage == "gae" || f_.advantage == "vtrace") && !f_.has_critic)
-      refuse("no_critic", "algorithm.advantage.name", f_.advantage + " needs the values of a critic",
+      refuse("no_critic", "algorithm.advantage.name",
+             f_.advantage + " needs the values of a critic",
              "a critic; or grpo, rloo or reinforce_plus_plus");
     auto weighted = f_.loss == "aipo" || f_.loss == "m2po" || f_.loss == "topr"
                     || f_.loss == "vespo" || f_.loss == "aipo_clamped_ratio";
@@ -333,10 +344,11 @@ private:
                + " in training, so that θ/μ is off by more than any staleness",
              "the same temperature on both sides");
     if (f_.temperature == 0)
-      refuse("greedy_sampling", "sampling.temperature",
-             "at 0 the likeliest token is taken: there is no distribution to take ratios of, and all "
-             "answers of a group are the same",
-             "1, for the policy itself");
+      refuse(
+        "greedy_sampling", "sampling.temperature",
+        "at 0 the likeliest token is taken: there is no distribution to take ratios of, and all "
+        "answers of a group are the same",
+        "1, for the policy itself");
     auto truncated = f_.top_p < 1 || f_.top_k > 0 || f_.min_p > 0;
     if (truncated)
       explain("truncated_sampling",

@@ -6,7 +6,8 @@
 namespace millrace::policy_loss {
 
 clip_options clip_options::read(param_reader& params) {
-  auto both = params.number("eps", 0.2, non_negative, "half-width of the clip of the ratio, both sides");
+  auto both =
+    params.number("eps", 0.2, non_negative, "half-width of the clip of the ratio, both sides");
   clip_options result;
   result.eps_low = params.number("eps_low", both, non_negative, "below 1; default: eps");
   result.eps_high = params.number("eps_high", both, non_negative, "above 1; default: eps");

@@ -158,8 +158,8 @@ std::vector<sequence_sums> sum_by_sequence(const host_tokens& t) {
   std::vector<sequence_sums> result(static_cast<std::size_t>(t.where.sequences()));
   const auto& offsets = t.where.offsets();
   for (std::size_t s = 0; s < result.size(); ++s)
-    for (auto i = static_cast<std::size_t>(offsets[s]); i < static_cast<std::size_t>(offsets[s + 1]);
-         ++i)
+    for (auto i = static_cast<std::size_t>(offsets[s]);
+         i < static_cast<std::size_t>(offsets[s + 1]); ++i)
       if (t.valid[i]) {
         result[s].log_ratio += t.train[i] - t.infer[i];
         result[s].train += t.train[i];
@@ -183,7 +183,8 @@ sequence_stats_result sequence_stats(const at::Tensor& logp_train, const at::Ten
                                      double mask_c) {
   host_tokens t{logp_train, logp_infer, mask, cu_seqlens};
   std::vector<double> log_ratio, ratio, geometric, lengths; // every sequence
-  std::vector<double> seq, geo, clamped, train_ppl, infer_ppl, diff, abs_diff, ppl_ratio; // non-empty
+  std::vector<double> seq, geo, clamped, train_ppl, infer_ppl, diff, abs_diff,
+    ppl_ratio; // non-empty
   for (const auto& s : sum_by_sequence(t)) {
     auto n = static_cast<double>(std::max<std::int64_t>(s.length, 1));
     log_ratio.push_back(s.log_ratio);

@@ -15,11 +15,12 @@ namespace millrace::policy_loss {
 /// 1 for no weights at all.
 double ess_fraction(std::span<const double> weights);
 
-/// Learning-rate factor √(ESS / reference) from unclipped sequence weights (VCPO 2602.17616, eq. 5).
+/// Learning-rate factor √(ESS / reference) from unclipped sequence weights (VCPO 2602.17616, eq.
+/// 5).
 double vcpo_lr_scale(double ess_frac, double ess_ref);
 
-/// AReaL's admission rule in its own terms: ⌊(N − 1)/B⌋ ≤ v + η, with N all trajectories admitted so
-/// far, the new one included. (The runtime counts what is outstanding instead; see rollout/.)
+/// AReaL's admission rule in its own terms: ⌊(N − 1)/B⌋ ≤ v + η, with N all trajectories admitted
+/// so far, the new one included. (The runtime counts what is outstanding instead; see rollout/.)
 bool areal_admission(std::int64_t admitted, std::int64_t batch, std::int64_t eta,
                      std::int64_t version);
 

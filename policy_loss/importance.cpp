@@ -12,14 +12,16 @@ ratio_level read_level(param_reader& params, std::string_view name, std::string_
 
 importance_options importance_options::read(param_reader& params) {
   importance_options result;
-  result.weight_level = read_level(params, "weight_level",
-                                   "level of the weight: token, product or geometric mean by sequence");
-  result.mode = static_cast<weight_mode>(
-    params.choice("weight_mode", {"ratio", "none", "clamp"}, 0, "prox/μ, 1, or min(prox/μ, weight_cap)"));
-  result.weight_cap = params.number("weight_cap", infinity, non_negative, "cap of weight_mode = clamp");
+  result.weight_level = read_level(
+    params, "weight_level", "level of the weight: token, product or geometric mean by sequence");
+  result.mode = static_cast<weight_mode>(params.choice("weight_mode", {"ratio", "none", "clamp"}, 0,
+                                                       "prox/μ, 1, or min(prox/μ, weight_cap)"));
+  result.weight_cap =
+    params.number("weight_cap", infinity, non_negative, "cap of weight_mode = clamp");
   result.disc_level = read_level(params, "disc_level", "level of the ratio that is masked on");
   result.disc_low = params.number("disc_low", 0, non_negative, "prox/μ below this is masked");
-  result.disc_high = params.number("disc_high", infinity, non_negative, "prox/μ above this is masked");
+  result.disc_high =
+    params.number("disc_high", infinity, non_negative, "prox/μ above this is masked");
   return result;
 }
 

@@ -98,8 +98,8 @@ using loss_registry = registry<loss>;
 /// The losses of this library. A plugin's: copy, `add`, and hand the copy to make_loss().
 const loss_registry& builtin_losses();
 
-/// The loss `name` with `params`, e.g. make_loss("ppo_clip", {{"eps", 0.2}, {"agg", "token_mean"}}).
-/// `where` is the JSON path that errors name.
+/// The loss `name` with `params`, e.g. make_loss("ppo_clip", {{"eps", 0.2}}). `where` is the JSON
+/// path that errors name.
 /// @throws millrace::user_error for an unknown name (with the nearest known ones), an unknown,
 ///         ill-typed or out-of-range parameter
 std::unique_ptr<loss> make_loss(std::string_view name, const nlohmann::json& params,

@@ -31,15 +31,16 @@ struct range {
 inline constexpr range non_negative{0, infinity};
 inline constexpr range unit{0, 1};
 
-/// Reads a JSON object of parameters, each declared at the one place that reads it, and refuses what
-/// is left over. Numbers may be the strings "inf" and "-inf".
+/// Reads a JSON object of parameters, each declared at the one place that reads it, and refuses
+/// what is left over. Numbers may be the strings "inf" and "-inf".
 class param_reader {
 public:
   /// @throws millrace::user_error unless `params` is an object or null
   param_reader(const nlohmann::json& params, std::string_view where);
 
   double number(std::string_view name, double otherwise, range allowed, std::string_view meaning);
-  std::optional<double> maybe_number(std::string_view name, range allowed, std::string_view meaning);
+  std::optional<double> maybe_number(std::string_view name, range allowed,
+                                     std::string_view meaning);
   std::int64_t integer(std::string_view name, std::int64_t otherwise, range allowed,
                        std::string_view meaning);
   bool boolean(std::string_view name, bool otherwise, std::string_view meaning);

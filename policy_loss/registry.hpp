@@ -14,7 +14,8 @@
 
 namespace millrace::policy_loss {
 
-/// Factories by name. A value: copy it and add to the copy; nothing is registered behind one's back.
+/// Factories by name. A value: copy it and add to the copy; nothing is registered behind one's
+/// back.
 template <class Interface>
 class registry {
 public:
@@ -36,7 +37,8 @@ public:
     return result;
   }
 
-  /// @throws millrace::user_error for an unknown name, an unknown, ill-typed or out-of-range parameter
+  /// @throws millrace::user_error for an unknown name, an unknown, ill-typed or out-of-range
+  /// parameter
   [[nodiscard]] std::unique_ptr<Interface> make(std::string_view name, const nlohmann::json& params,
                                                 std::string_view where) const {
     auto found = factories_.find(name);

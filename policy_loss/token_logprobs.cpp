@@ -50,8 +50,8 @@ at::Tensor tile_logits(const at::Tensor& hidden, const at::Tensor& weight, doubl
   return temperature == 1 ? logits : logits.div_(temperature);
 }
 
-/// The running state of the online log-sum-exp, one entry per token: the maximum m so far, Σ e^(x−m),
-/// Σ e^(x−m)·(x−m) and the target's logit.
+/// The running state of the online log-sum-exp, one entry per token: the maximum m so far, Σ
+/// e^(x−m), Σ e^(x−m)·(x−m) and the target's logit.
 struct running {
   at::Tensor max, sum, weighted, target;
 

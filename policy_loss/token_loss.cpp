@@ -12,19 +12,20 @@
 namespace millrace::policy_loss {
 
 nonfinite_rule read_nonfinite(param_reader& params) {
-  return static_cast<nonfinite_rule>(
-    params.choice("nonfinite", {"drop", "areal_zero"}, 0,
-                  "a valid token with a non-finite log-ratio: leave it out, or count its ratio as 1"));
+  return static_cast<nonfinite_rule>(params.choice(
+    "nonfinite", {"drop", "areal_zero"}, 0,
+    "a valid token with a non-finite log-ratio: leave it out, or count its ratio as 1"));
 }
 
 token_loss::token_loss(std::string name, param_reader& params)
-  : name_(std::move(name)),
-    aggregate_(aggregate_options::read(params)),
-    nonfinite_(read_nonfinite(params)),
-    log_ratio_clamp_(params.number("log_ratio_clamp", 0, non_negative,
-                                   "log-ratios are clamped to ± this, without gradient outside; 0: not")),
-    kl_beta_(params.number("kl_beta", 0, non_negative, "coefficient of KL(θ‖ref) added per token")),
-    kl_(read_kl_estimator(params, "kl_estimator", kl_estimator::k3)) {}
+    : name_(std::move(name)), aggregate_(aggregate_options::read(params)),
+      nonfinite_(read_nonfinite(params)),
+      log_ratio_clamp_(
+        params.number("log_ratio_clamp", 0, non_negative,
+                      "log-ratios are clamped to ± this, without gradient outside; 0: not")),
+      kl_beta_(
+        params.number("kl_beta", 0, non_negative, "coefficient of KL(θ‖ref) added per token")),
+      kl_(read_kl_estimator(params, "kl_estimator", kl_estimator::k3)) {}
 
 requirements token_loss::needs() const {
   auto result = method_needs();

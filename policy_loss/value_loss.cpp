@@ -14,7 +14,8 @@ namespace millrace::policy_loss {
 outputs ppo_value_clip(const value_inputs& in, const nlohmann::json& params,
                        std::string_view where) {
   param_reader reader{params, where};
-  auto eps = reader.maybe_number("eps", non_negative, "the value may move this far; absent: no clip");
+  auto eps =
+    reader.maybe_number("eps", non_negative, "the value may move this far; absent: no clip");
   auto options = aggregate_options::read(reader);
   auto nonfinite = read_nonfinite(reader);
   reader.finish();

@@ -7,8 +7,8 @@ namespace {
 
 /// Generalised advantage estimation (1506.02438) over valid tokens,
 ///   δ_t = r_t + γ·V_{t+1} − V_t,  A_t = δ_t + γ·λ·A_{t+1},  returns = A + V
-/// with a terminal bootstrap value. Masked tokens (tool output) are stepped over: the next value and
-/// the running sum pass through, and what a critic says of them doesn't matter.
+/// with a terminal bootstrap value. Masked tokens (tool output) are stepped over: the next value
+/// and the running sum pass through, and what a critic says of them doesn't matter.
 class gae_advantage : public advantage {
 public:
   explicit gae_advantage(param_reader& params) {

@@ -8,10 +8,10 @@ namespace millrace::policy_loss::advantages {
 
 namespace {
 
-/// GRPO (2402.03300): the reward normalised by its group, (R − mean)/(std + eps); std with n − ddof.
-/// Equal rewards give exactly 0, and so does a group of one, which has nothing to compare with.
-/// Named results show what others do there: `advantages_verl` (mean 0, std 1: A = R/(1 + eps)) and
-/// `advantages_areal_group` (mean R: A = 0).
+/// GRPO (2402.03300): the reward normalised by its group, (R − mean)/(std + eps); std with n −
+/// ddof. Equal rewards give exactly 0, and so does a group of one, which has nothing to compare
+/// with. Named results show what others do there: `advantages_verl` (mean 0, std 1: A = R/(1 +
+/// eps)) and `advantages_areal_group` (mean R: A = 0).
 class grpo_advantage : public advantage {
 public:
   explicit grpo_advantage(param_reader& params)

@@ -28,7 +28,8 @@ public:
   /// [S]; @throws millrace::user_error when absent.
   [[nodiscard]] std::vector<double> rewards() const;
   /// For each group the sequences in it, with finite rewards only.
-  [[nodiscard]] std::vector<std::vector<std::size_t>> groups(const std::vector<double>& rewards) const;
+  [[nodiscard]] std::vector<std::vector<std::size_t>>
+  groups(const std::vector<double>& rewards) const;
 
   /// Per token, 0 outside the mask and where not finite; @throws millrace::user_error when absent.
   [[nodiscard]] std::vector<double> tokens(const at::Tensor& given, const char* name) const;

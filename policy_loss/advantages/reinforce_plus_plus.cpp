@@ -41,7 +41,8 @@ private:
 };
 
 /// REINFORCE++-baseline: the outcome minus its group's mean, given to each token and whitened over
-/// the batch's tokens (over sequences where no mask is given). Groups of one get 0 before whitening.
+/// the batch's tokens (over sequences where no mask is given). Groups of one get 0 before
+/// whitening.
 class reinforce_plus_plus_baseline_advantage : public advantage {
 public:
   explicit reinforce_plus_plus_baseline_advantage(param_reader& params)

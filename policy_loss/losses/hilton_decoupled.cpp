@@ -16,7 +16,7 @@ double log_or_lowest(double bound) {
 /// The decoupled objective of Batch size-invariance (Hilton, Cobbe, Schulman 2021, 2110.00641) as
 /// published with it: the ratio to μ is capped in log space,
 ///   lp' = max(log μ, sg(log θ) − log cap),
-///   max(−A·exp(log θ − lp'), −A·exp(log prox − lp' + clip(log θ/prox, log(1 − eps), log(1 + eps))))
+///   max(−A·exp(log θ − lp'), −A·exp(log prox − lp' + clip(log r1, log(1 − eps), log(1 + eps))))
 /// A capped token keeps the gradient cap·A·∇log θ.
 class hilton_decoupled_loss : public token_loss {
 public:

@@ -6,8 +6,8 @@ namespace millrace::policy_loss::losses {
 namespace {
 
 /// Only the KL term: beta·k(log θ − log ref), with gradient through the estimator. (In expectation
-/// k1 gives no gradient signal, k2 that of the reverse KL, k3 one like the forward KL's.) To add a KL
-/// to another loss use its kl_beta.
+/// k1 gives no gradient signal, k2 that of the reverse KL, k3 one like the forward KL's.) To add a
+/// KL to another loss use its kl_beta.
 class kl_only_loss : public token_loss {
 public:
   explicit kl_only_loss(param_reader& params)

@@ -19,7 +19,8 @@ m2po_selection m2po_keep(const at::Tensor& log_ratio, const at::Tensor& advantag
     candidate = candidate.logical_and(
       a.gt(0).logical_and(x.gt(0)).logical_or(a.lt(0).logical_and(x.lt(0))));
   // Sorted with the largest first; what is no candidate sorts behind all of them as −1.
-  auto [sorted, order] = at::where(candidate, x.square(), -1.0).sort(/*dim=*/0, /*descending=*/true);
+  auto [sorted, order] =
+    at::where(candidate, x.square(), -1.0).sort(/*dim=*/0, /*descending=*/true);
   auto squares = sorted.clamp_min(0);
   auto rank = at::arange(x.numel(), order.options());
   auto number = candidate.sum();

@@ -9,7 +9,8 @@ namespace {
 
 /// MiniRL (2512.01374): the first-order surrogate of the sequence objective,
 ///   −M(r1)·sg(min(r2, tis_cap)·r1)·A·log θ
-/// where M is PPO's mask by the sign of A: 0 for A ≥ 0, r1 > 1 + eps_high and A < 0, r1 < 1 − eps_low.
+/// where M is PPO's mask by the sign of A: 0 for A ≥ 0, r1 > 1 + eps_high and A < 0, r1 < 1 −
+/// eps_low.
 class minirl_loss : public token_loss {
 public:
   explicit minirl_loss(param_reader& params)

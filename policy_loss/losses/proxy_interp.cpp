@@ -20,8 +20,9 @@ public:
     : token_loss("proxy_interp", params),
       clip_(clip_options::read_with_dual(params)),
       importance_(importance_options::read(params)) {
-    how_ = static_cast<interpolation>(params.choice(
-      "interp", {"loglinear", "arithmetic"}, 0, "log prox = w·log μ + (1-w)·log θ, or of the probabilities"));
+    how_ = static_cast<interpolation>(
+      params.choice("interp", {"loglinear", "arithmetic"}, 0,
+                    "log prox = w·log μ + (1-w)·log θ, or of the probabilities"));
     w_behav_ = params.number("w_behav", 0.5, unit, "weight on the behaviour policy");
   }
 

@@ -31,7 +31,8 @@ double center_of_mass(double beta) {
   return beta / (1 - beta);
 }
 
-ewma::ewma(double beta, const std::vector<at::Tensor>& theta) : beta_(beta), average_(copied(theta)) {
+ewma::ewma(double beta, const std::vector<at::Tensor>& theta)
+    : beta_(beta), average_(copied(theta)) {
   if (!(beta >= 0 && beta < 1))
     throw user_error("ewma: beta is " + std::to_string(beta) + ", expected 0 <= beta < 1");
 }

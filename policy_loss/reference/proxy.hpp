@@ -7,7 +7,8 @@
 
 namespace millrace::policy_loss {
 
-/// How a proximal policy is made between behaviour and current one, when its own log-probs are lost.
+/// How a proximal policy is made between behaviour and current one, when its own log-probs are
+/// lost.
 enum class interpolation : std::uint8_t {
   loglinear, ///< log prox = w·log μ + (1 − w)·log θ
   arithmetic ///< prox = w·μ + (1 − w)·θ

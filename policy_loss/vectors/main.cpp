@@ -1,5 +1,5 @@
-// policy_loss_vectors FILE: runs worked cases (see test/golden/) on the library's functions, each in
-// fp64 and fp32, losses on padded and packed layouts. One FAIL line for each miss; a method,
+// policy_loss_vectors FILE: runs worked cases (see test/golden/) on the library's functions, each
+// in fp64 and fp32, losses on padded and packed layouts. One FAIL line for each miss; a method,
 // parameter or field that is not known is a failure.
 
 #include "policy_loss/advantage.hpp"

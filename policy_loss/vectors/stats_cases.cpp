@@ -90,8 +90,8 @@ void run_sequence_stats(const one_case& c, report& to) {
 void run_staleness_stats(const one_case& c, report& to) {
   c.only_params({"current_version"});
   c.only_inputs({"versions", "mask"});
-  auto result = staleness_stats(c.input_as("versions", at::kLong), c.input_as("mask", at::kBool), {},
-                                static_cast<std::int64_t>(c.param("current_version")));
+  auto result = staleness_stats(c.input_as("versions", at::kLong), c.input_as("mask", at::kBool),
+                                {}, static_cast<std::int64_t>(c.param("current_version")));
   for (const auto& [name, want] : c.expected.items()) {
     if (name == "histogram_token") {
       nlohmann::json histogram = nlohmann::json::object();

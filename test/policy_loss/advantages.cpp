@@ -45,8 +45,10 @@ TEST_CASE("group estimators: zero mean, unit deviation, identity of RLOO, groups
       rewards.push_back(reward(random));
       ids.push_back(s % 3); // groups of 4, interleaved
     }
-    auto grpo = values(make_advantage("grpo", {{"eps", 0}})->compute(groups(rewards, ids)).advantages);
-    auto mean = values(make_advantage("mean_baseline", {})->compute(groups(rewards, ids)).advantages);
+    auto grpo =
+      values(make_advantage("grpo", {{"eps", 0}})->compute(groups(rewards, ids)).advantages);
+    auto mean =
+      values(make_advantage("mean_baseline", {})->compute(groups(rewards, ids)).advantages);
     auto rloo = values(make_advantage("rloo", {})->compute(groups(rewards, ids)).advantages);
     for (int g = 0; g < 3; ++g) {
       double sum = 0, squares = 0;

@@ -47,33 +47,53 @@ std::vector<change> changes() {
     {"eta_not_enforced", refuse, "rollout.eta", [](f a) { a.eta_enforced = false; }},
     {"stale_without_weight", explain, "algorithm.loss.name", [](f a) { a.loss = "ppo_clip"; }},
     {"stale_without_weight", explain, "algorithm.loss.name",
-     [](f a) { a.loss = "tis_ppo", a.loss_params = {{"weight_mode", "none"}}; }},
+     [](f a) {
+       a.loss = "tis_ppo", a.loss_params = {{"weight_mode", "none"}};
+     }},
     {"no_policy_gradient", explain, "algorithm.loss.name", [](f a) { a.loss = "kl_in_loss"; }},
-    {"dual_clip_too_small", refuse, p + "dual_clip_c", [](f a) { a.loss_params["dual_clip_c"] = 1; }},
+    {"dual_clip_too_small", refuse, p + "dual_clip_c",
+     [](f a) { a.loss_params["dual_clip_c"] = 1; }},
     {"clip_of_zero", refuse, p + "eps_high", [](f a) { a.loss_params["eps"] = 0; }},
     {"clamp_inside_clip", refuse, p + "log_ratio_clamp",
      [](f a) { a.loss_params["log_ratio_clamp"] = 0.1; }},
     {"cap_off", explain, p + "bw_upper", [](f a) { a.loss_params["bw_upper"] = "inf"; }},
     {"cap_off", explain, p + "bw_upper", [](f a) { a.loss_params.erase("bw_upper"); }},
-    {"cap_off", explain, p + "rho", [](f a) { a.loss = "aipo", a.loss_params = {{"rho", "inf"}}; }},
+    {"cap_off", explain, p + "rho",
+     [](f a) {
+       a.loss = "aipo", a.loss_params = {{"rho", "inf"}};
+     }},
     {"cap_off", explain, p + "imp_samp_max",
-     [](f a) { a.loss = "hilton_decoupled", a.loss_params = {{"imp_samp_max", 0}}; }},
+     [](f a) {
+       a.loss = "hilton_decoupled", a.loss_params = {{"imp_samp_max", 0}};
+     }},
     {"cap_off", explain, p + "tis_cap",
-     [](f a) { a.loss = "minirl", a.loss_params = {{"tis_cap", "inf"}}; }},
+     [](f a) {
+       a.loss = "minirl", a.loss_params = {{"tis_cap", "inf"}};
+     }},
     {"cap_off", explain, p + "disc_high",
      [](f a) { a.loss = "tis_ppo", a.loss_params = nlohmann::json::object(); }},
     {"clamp_without_cap", refuse, p + "weight_cap",
-     [](f a) { a.loss = "tis_ppo", a.loss_params = {{"weight_mode", "clamp"}}; }},
+     [](f a) {
+       a.loss = "tis_ppo", a.loss_params = {{"weight_mode", "clamp"}};
+     }},
     {"mask_excludes_one", refuse, p + "disc_high",
-     [](f a) { a.loss = "mis_decoupled", a.loss_params = {{"disc_high", 0.9}}; }},
+     [](f a) {
+       a.loss = "mis_decoupled", a.loss_params = {{"disc_high", 0.9}};
+     }},
     {"mask_excludes_one", refuse, p + "bw_lower", [](f a) { a.loss_params["bw_lower"] = 1.5; }},
     {"gspo_token_cap", refuse, p + "bw_upper", [](f a) { a.loss = "gspo"; }},
     {"gspo_wide_clip", explain, p + "eps_high",
-     [](f a) { a.loss = "gspo", a.loss_params = {{"eps", 0.2}}; }},
+     [](f a) {
+       a.loss = "gspo", a.loss_params = {{"eps", 0.2}};
+     }},
     {"gspo_aggregation", explain, "algorithm.aggregation",
-     [](f a) { a.loss = "gspo", a.loss_params = {{"eps", 3e-4}}; }},
+     [](f a) {
+       a.loss = "gspo", a.loss_params = {{"eps", 3e-4}};
+     }},
     {"proxy_at_end", explain, p + "w_behav",
-     [](f a) { a.loss = "proxy_interp", a.loss_params = {{"w_behav", 0}, {"disc_high", 2}}; }},
+     [](f a) {
+       a.loss = "proxy_interp", a.loss_params = {{"w_behav", 0}, {"disc_high", 2}};
+     }},
     {"proxy_at_end", explain, "algorithm.proxy_weight",
      [](f a) { a.old_logits = "loglinear", a.proxy_weight = 1; }},
     {"proxy_ignores_old_logits", explain, "algorithm.old_logits",
@@ -85,7 +105,9 @@ std::vector<change> changes() {
     {"ewma_never_resets", explain, "algorithm.ewma.reset_rule",
      [](f a) { a.loss = "ppo_clip", a.old_logits = "ewma", a.ewma_reset_below = 0.9; }},
     {"ewma_unused", explain, "algorithm.old_logits",
-     [](f a) { a.loss = "aipo", a.loss_params = {{"rho", 2}}, a.old_logits = "ewma"; }},
+     [](f a) {
+       a.loss = "aipo", a.loss_params = {{"rho", 2}}, a.old_logits = "ewma";
+     }},
     {"kl_without_reference", refuse, "algorithm.kl.reference", [](f a) { a.kl_in_loss = 0.1; }},
     {"kl_without_reference", refuse, "algorithm.kl.reference", [](f a) { a.kl_in_reward = 0.1; }},
     {"kl_without_reference", refuse, "algorithm.kl.reference",

@@ -14,7 +14,8 @@ TEST_CASE("errors of names and parameters say where, what was found and what is 
   REQUIRE_THROWS_WITH(make_loss("ppo_clap", {}),
                       Contains("algorithm.loss") && Contains("ppo_clap") && Contains("ppo_clip"));
   REQUIRE_THROWS_WITH(make_loss("ppo", {}), Contains("decoupled_ppo"));
-  REQUIRE_THROWS_WITH(make_loss("ppo_clip", {{"epss", 0.2}}), Contains("epss") && Contains("\"eps\""));
+  REQUIRE_THROWS_WITH(make_loss("ppo_clip", {{"epss", 0.2}}),
+                      Contains("epss") && Contains("\"eps\""));
   REQUIRE_THROWS_WITH(make_loss("ppo_clip", {{"eps", "wide"}}),
                       Contains("algorithm.loss.eps") && Contains("wide") && Contains("number"));
   REQUIRE_THROWS_WITH(make_loss("ppo_clip", {{"eps", -1}}), Contains(">= 0"));
@@ -23,7 +24,8 @@ TEST_CASE("errors of names and parameters say where, what was found and what is 
   REQUIRE_THROWS_WITH(make_loss("decoupled_ppo", {{"bw_upper", 1}, {"bw_lower", 2}}),
                       Contains("bw_lower"));
   REQUIRE_THROWS_WITH(make_loss("ppo_clip", nlohmann::json::array()), Contains("object"));
-  REQUIRE_THROWS_WITH(make_advantage("grpoo", {}), Contains("grpo") && Contains("algorithm.advantage"));
+  REQUIRE_THROWS_WITH(make_advantage("grpoo", {}),
+                      Contains("grpo") && Contains("algorithm.advantage"));
   REQUIRE_THROWS_AS(make_advantage("grpo", {{"ddof", 2}}), user_error);
   REQUIRE_THROWS_AS(make_advantage("grpo", {{"ddof", 0.5}}), user_error);
   REQUIRE_THROWS_AS(make_advantage("gae", {{"whiten", 1}}), user_error);

@@ -42,7 +42,8 @@ struct work {
   }
 
   /// Sum or mean over the valid tokens of the sequence that token i is in.
-  double over_sequence(std::size_t i, bool mean, const std::function<double(std::size_t)>& f) const {
+  double over_sequence(std::size_t i, bool mean,
+                       const std::function<double(std::size_t)>& f) const {
     auto columns = static_cast<std::size_t>(d.columns);
     auto first = i / columns * columns;
     double sum = 0, count = 0;

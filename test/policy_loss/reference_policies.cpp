@@ -109,8 +109,8 @@ TEST_CASE("interpolation is exact at its ends, whatever the other end is") {
 
 TEST_CASE("stitching takes each token from its version and leaves the rest") {
   auto versions = at::arange(-1, 4, at::kLong).reshape({1, 5}); // −1 0 1 2 3
-  std::map<std::int64_t, at::Tensor> rows{{0, at::full({1, 5}, -10.0)}, {2, at::full({1, 5}, -20.0)},
-                                          {-1, at::full({1, 5}, -99.0)}};
+  std::map<std::int64_t, at::Tensor> rows{
+    {0, at::full({1, 5}, -10.0)}, {2, at::full({1, 5}, -20.0)}, {-1, at::full({1, 5}, -99.0)}};
   auto result = stitch_by_version(rows, versions);
   REQUIRE(result.logp[0][0].item<double>() == 0);
   REQUIRE(result.logp[0][1].item<double>() == -10);

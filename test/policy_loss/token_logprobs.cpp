@@ -32,9 +32,11 @@ struct problem {
 };
 
 token_logprobs_result naive(const problem& p, double temperature) {
-  auto log_p = at::log_softmax(
-    p.hidden.matmul(p.weight.t()).to(p.hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)
-      / temperature, 1);
+  auto log_p =
+    at::log_softmax(p.hidden.matmul(p.weight.t())
+                        .to(p.hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)
+                      / temperature,
+                    1);
   auto logp = log_p.gather(1, p.targets.unsqueeze(1)).squeeze(1);
   return {logp, (log_p.exp() * log_p).sum(1).neg(), logp.eq(log_p.amax(1))};
 }
@@ -67,7 +69,8 @@ TEST_CASE("chunked log-probs, entropy, top-1 and gradients equal the naive route
     for (auto type : {at::kDouble, at::kFloat})
       for (auto temperature : {1.0, 0.7}) {
         at::manual_seed(++seed);
-        INFO("seed " << seed << ", " << s.n << 'x' << s.d << " -> " << s.v << " at " << temperature);
+        INFO("seed " << seed << ", " << s.n << 'x' << s.d << " -> " << s.v << " at "
+                     << temperature);
         problem p{s.n, s.d, s.v, type};
         auto got = token_logprobs(p.hidden, p.weight, p.targets,
                                   {.temperature = temperature, .chunk = s.chunk,
