@@ -39,6 +39,7 @@ caf::behavior controller_state::start(controller_actor_options options,
       if (replay == replay_)
         return;
       replay_ = replay;
+      self_->monitor(replay);
       undelivered_.clear();
       controller_->replay_up();
       flush();
@@ -128,27 +129,35 @@ void controller_state::flush() {
 }
 
 void controller_state::send_assignments(std::vector<controller_actions::assignment> assignments) {
-  struct parcel {
-    assign_tasks tasks;
-    std::vector<std::pair<rollout_id, std::int32_t>> ids; ///< and attempt
-  };
-  std::map<std::size_t, parcel> parcels;
-  for (auto& a : assignments) {
-    auto& p = parcels[a.generator];
-    p.ids.emplace_back(a.task.so_far.id, a.task.so_far.attempt);
-    p.tasks.tasks.push_back(std::move(a.task));
-  }
-  for (auto& [generator, p] : parcels)
-    self_->request(generators_[generator], within(options_.request_timeout_s), std::move(p.tasks))
-      .then([] {},
-            [this, generator = generator, to = generators_[generator],
-             ids = std::move(p.ids)](const caf::error& e) {
-              if (e == caf::sec::request_receiver_down && generators_[generator] == to)
-                controller_->generator_down(generator);
-              for (auto [id, attempt] : ids)
-                controller_->generation_failed(id, attempt, "no generator took it");
+  std::map<std::size_t, assign_tasks> parcels;
+  for (auto& a : assignments)
+    parcels[a.generator].tasks.push_back(std::move(a.task));
+  for (auto& [generator, tasks] : parcels)
+    hand_out(generator, std::move(tasks));
+}
+
+void controller_state::hand_out(std::size_t generator, assign_tasks tasks) {
+  auto to = generators_[generator];
+  auto copy = caf::make_message(tasks);
+  self_->request(to, within(options_.request_timeout_s), std::move(tasks))
+    .then([] {},
+          [this, generator, to, copy](const caf::error& e) {
+            if (generators_[generator] != to)
+              return; // its successor has other tasks
+            if (e == caf::sec::request_receiver_down) {
+              controller_->generator_down(generator);
               flush();
+              return;
+            }
+            // Late or lost: the same attempt again, as far as it is still wanted. The generator
+            // takes each once.
+            assign_tasks again = copy.get_as<assign_tasks>(0);
+            std::erase_if(again.tasks, [&](const generation_task& t) {
+              return !controller_->handed_to(generator, t.so_far.id, t.so_far.attempt);
             });
+            if (!again.tasks.empty())
+              hand_out(generator, std::move(again));
+          });
 }
 
 void controller_state::send_scores(std::vector<score_request> requests) {
@@ -183,8 +192,8 @@ void controller_state::send_scores(std::vector<score_request> requests) {
             controller_->scored(s);
           flush();
         },
-        [this, settle, to = worker.handle, ids = std::move(ids)](const caf::error& e) {
-          settle();
+        [this, to = worker.handle, ids = std::move(ids)](const caf::error& e) {
+          // A worker that is late keeps its load, so that the others are asked first.
           if (e == caf::sec::request_receiver_down)
             std::erase_if(rewards_, [&](const reward_worker& w) { return w.handle == to; });
           for (auto id : ids)

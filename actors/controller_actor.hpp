@@ -42,6 +42,7 @@ private:
 
   void flush();
   void send_assignments(std::vector<controller_actions::assignment> assignments);
+  void hand_out(std::size_t generator, assign_tasks tasks);
   void send_scores(std::vector<score_request> requests);
   void send_groups(std::vector<scored_group> groups);
   void add_generator(const std::string& name, std::int64_t capacity, version v,

@@ -17,7 +17,7 @@ using flight_atom = caf::atom_constant<caf::atom("in_flight")>; ///< → in_flig
 using drain_atom = caf::atom_constant<caf::atom("drain")>;    ///< finish what runs, start no more
 using finished_atom = caf::atom_constant<caf::atom("finished")>; ///< the run came to its end
 using failed_atom = caf::atom_constant<caf::atom("failed")>;  ///< the run cannot go on
-using inspect_atom = caf::atom_constant<caf::atom("inspect")>; ///< answered with actor_snapshot
+using inspect_atom = caf::atom_constant<caf::atom("inspect")>; ///< (supervisor, with a name) → its handle
 
 /// Registers every message with CAF: both ends of a link must know the same types.
 void add_message_types(caf::actor_system_config& config);

@@ -30,10 +30,10 @@ public:
     self_->delayed_send(self_, after(1), tick_atom::value);
     return {
       [this](joined_atom, const std::string& receiver, const caf::actor& handle) {
-        if (receivers_.emplace(receiver, handle).second)
+        auto& known = receivers_[receiver];
+        if (known != handle)
           self_->monitor(handle);
-        else
-          receivers_[receiver] = handle;
+        known = handle;
         if (latest_.v >= version{0})
           notify(handle);
       },

@@ -120,11 +120,7 @@ void replay_state::granted(const claim_reply& reply, const std::vector<std::int6
     return;
   }
   // The controller knows better: some were trained already, or an earlier life of this buffer had
-  // claimed others for the same version.
-  std::vector<std::int64_t> refused;
-  for (auto g : offered)
-    if (std::find(reply.granted.begin(), reply.granted.end(), g) == reply.granted.end())
-      refused.push_back(g);
+  // claimed others for the same version. Those may still be on their way here.
   auto full = static_cast<std::int64_t>(reply.granted.size()) > 0
               && buffer_->adopt(asked_, reply.granted).empty()
               && buffer_->in_training() >= options_.buffer.batch_size;
@@ -133,8 +129,9 @@ void replay_state::granted(const claim_reply& reply, const std::vector<std::int6
     return;
   }
   buffer_->take_back();
-  buffer_->drop(refused);
-  attempt();
+  buffer_->drop(reply.ended);
+  if (!reply.ended.empty())
+    attempt();
 }
 
 void replay_state::deliver() {

@@ -57,15 +57,19 @@ stream::stream(caf::actor_system& system, stream_parts parts, run_record& record
     millrace::supervisor, supervisor_options{s.supervisor.max_restarts}, std::move(children),
     caf::actor{self_}, [](const std::string& event) { log::warning("supervisor", event); });
   self_->monitor(supervisor_);
+  // It answers when all are started: from then on their handles here are set. A child that could
+  // not start is reported through wait().
+  self_->request(supervisor_, caf::duration{caf::infinite}, inspect_atom::value,
+                 std::string("trainer"))
+    .receive([](const caf::actor&) {}, [](const caf::error&) {});
 }
 
 stream::~stream() {
   self_->demonitor(supervisor_);
   caf::anon_send(supervisor_, drain_atom::value);
+  self_->wait_for(supervisor_);
   for (auto* a : {&controller_, &publisher_, &recorder_, &replay_, &trainer_})
     *a = nullptr;
-  caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
-  self_->wait_for(supervisor_);
 }
 
 std::optional<std::string> stream::wait(double seconds) {
@@ -80,11 +84,14 @@ std::optional<std::string> stream::wait(double seconds) {
 }
 
 void stream::drain() {
-  caf::anon_send(trainer_, drain_atom::value);
+  if (trainer_)
+    caf::anon_send(trainer_, drain_atom::value);
 }
 
 std::string stream::ledger() {
   std::string out;
+  if (!controller_)
+    throw std::runtime_error("the controller did not start");
   self_->request(controller_, within(30), totals_atom::value)
     .receive([&](const std::string& text) { out = text; },
              [&](const caf::error& e) {
@@ -151,12 +158,12 @@ child_spec stream::generator_spec(int index) {
     std::shared_ptr<generation::engine> engine
       = generation::make_engine(e, parts_.model, parts_.tokens);
     auto intake = std::make_shared<engine_intake>(parts_.carrier, engine, s.weight_sync.timeout_s,
-                                                  s.weight_sync.retries);
+                                                  s.weight_sync.retries + 1);
     generator_options o;
     o.name = name;
     o.capacity = 2 * std::int64_t{s.generator.max_batch};
     o.progress_every_tokens = s.rollout.progress_every_tokens;
-    o.receiver.name = name;
+    o.receiver.name = name + "#" + std::to_string(++lives_); // leases are not inherited
     return parent->spawn<caf::detached>(generator_actor, o, engine, intake,
                                         generator_peers{controller_, publisher_, recorder_});
   };
@@ -167,7 +174,7 @@ child_spec stream::reward_spec(int index) {
   auto name = "reward-" + std::to_string(index);
   return {name,
           [this, name](caf::event_based_actor* parent) {
-            return parent->spawn(reward_actor, name, parts_.judge, controller_);
+            return parent->spawn<caf::detached>(reward_actor, name, parts_.judge, controller_);
           },
           false,
           {}};
@@ -216,7 +223,7 @@ child_spec stream::evaluator_spec() {
     auto intake = std::make_shared<engine_intake>(parts_.carrier, work->engine(),
                                                   s.weight_sync.timeout_s, s.weight_sync.retries);
     receiver_options o;
-    o.name = "evaluator";
+    o.name = "evaluator#" + std::to_string(++lives_);
     o.wanted = [every = s.run.eval_every, last = s.run.steps](version v) {
       return v.value > 0 && v.value < last && v.value % every == 0;
     };

@@ -61,10 +61,11 @@ private:
   stream_parts parts_;
   run_record& record_;
   caf::scoped_actor self_;
+  int lives_ = 0; ///< generators and evaluators started; used by the supervisor's thread
   caf::actor controller_, publisher_, recorder_, replay_, trainer_, supervisor_;
 };
 
-/// Message types, scheduler and time-outs for the stream's actor system.
+/// Message types and scheduler for the stream's actor system.
 class stream_config : public caf::actor_system_config {
 public:
   stream_config();

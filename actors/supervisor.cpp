@@ -2,6 +2,8 @@
 
 #include "actors/shell.hpp"
 
+#include <algorithm>
+
 namespace millrace {
 
 caf::behavior supervisor_state::start(supervisor_options options, std::vector<child_spec> children,
@@ -12,10 +14,16 @@ caf::behavior supervisor_state::start(supervisor_options options, std::vector<ch
   owner_ = std::move(owner);
   events_ = std::move(events);
   self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
-  for (auto& spec : children) {
+  // No child outlives this, whatever ends it. (Links would: a killed child kills what it is linked
+  // to, and no exit handler is asked.)
+  self_->attach_functor([living = living_] {
+    for (const auto& [index, child] : *living)
+      caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
+  });
+  for (auto& spec : children)
     children_.push_back({std::move(spec), nullptr, 0});
-    launch(children_.size() - 1);
-  }
+  for (std::size_t i = 0; i < children_.size() && !ending_; ++i)
+    launch(i);
   return {
     [this](tick_atom, std::size_t i) {
       if (!ending_)
@@ -27,20 +35,29 @@ caf::behavior supervisor_state::start(supervisor_options options, std::vector<ch
           return c.handle;
       return caf::make_error(caf::sec::invalid_argument, "no actor is called " + name);
     },
-    // Ending: nothing is started again, and all children are told to stop.
+    // Ending: nothing is started again, all children are told to stop, and when the last is gone
+    // this ends too.
     [this](drain_atom) {
       ending_ = true;
       for (const auto& c : children_)
         if (c.handle)
           self_->send_exit(c.handle, caf::exit_reason::user_shutdown);
+      quit_when_alone();
     },
   };
 }
 
 void supervisor_state::launch(std::size_t i) {
   auto& c = children_[i];
-  c.handle = c.spec.spawn(self_);
+  try {
+    c.handle = c.spec.spawn(self_);
+  } catch (const std::exception& e) {
+    ending_ = true;
+    self_->send(owner_, failed_atom::value, c.spec.name + " could not start: " + e.what());
+    return;
+  }
   self_->monitor(c.handle);
+  (*living_)[i] = c.handle;
   if (c.restarts > 0) {
     events_(c.spec.name + " is up again (restart " + std::to_string(c.restarts) + " of "
             + std::to_string(options_.max_restarts) + ")");
@@ -49,14 +66,23 @@ void supervisor_state::launch(std::size_t i) {
   }
 }
 
+void supervisor_state::quit_when_alone() {
+  auto alive = [](const child& c) { return c.handle != nullptr; };
+  if (std::none_of(children_.begin(), children_.end(), alive))
+    self_->quit(caf::exit_reason::user_shutdown);
+}
+
 void supervisor_state::lost(const caf::down_msg& down) {
   for (std::size_t i = 0; i < children_.size(); ++i) {
     auto& c = children_[i];
     if (c.handle.address() != down.source)
       continue;
     c.handle = nullptr;
-    if (ending_)
+    living_->erase(i);
+    if (ending_) {
+      quit_when_alone();
       return;
+    }
     auto why = text_of(down.reason, self_->system());
     if (c.spec.essential || c.restarts >= options_.max_restarts) {
       ending_ = true;

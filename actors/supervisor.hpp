@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,13 @@ private:
 
   void launch(std::size_t i);
   void lost(const caf::down_msg& down);
+  void quit_when_alone();
 
   caf::event_based_actor* self_;
   supervisor_options options_;
   std::vector<child> children_;
+  std::shared_ptr<std::map<std::size_t, caf::actor>> living_
+    = std::make_shared<std::map<std::size_t, caf::actor>>();
   caf::actor owner_;
   std::function<void(const std::string&)> events_;
   bool ending_ = false;

@@ -28,6 +28,53 @@ std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype
   };
 }
 
+/// Says who waits for whom when nothing has been trained for supervisor.stall_report_s.
+class stall_watch {
+public:
+  stall_watch(const settings& s, double now)
+    : batch_size_(s.rollout.batch_size), limit_s_(s.supervisor.stall_report_s),
+      progress_at_(now), reported_at_(now), looked_at_(now) {
+  }
+
+  void look(stream& running, double now) {
+    if (limit_s_ <= 0 || now < looked_at_ + limit_s_ / 4)
+      return;
+    looked_at_ = now;
+    auto ledger = nlohmann::json::parse(running.ledger());
+    auto published = ledger["published"].get<std::int64_t>();
+    auto idle = now - progress_at_;
+    if (published != published_ || idle < limit_s_) {
+      if (published != published_)
+        progress_at_ = reported_at_ = now;
+      published_ = published;
+      return;
+    }
+    if (now < reported_at_ + limit_s_)
+      return;
+    reported_at_ = now;
+    std::string states;
+    for (const char* s : {"running", "scoring", "scored", "buffered", "training"})
+      states += std::string(states.empty() ? "" : ", ") + std::to_string(ledger[s].get<int>())
+                + " " + s;
+    auto waits = ledger["waits_for"].get<std::string>();
+    auto trains = ledger["training"].get<std::int64_t>() > 0;
+    log::warning("stall",
+                 "nothing was trained for " + std::to_string(static_cast<int>(idle))
+                   + " s; rollouts: " + states + "\ntrainer: "
+                   + (trains ? std::string("at work on the step from ")
+                             : "waits for a batch of " + std::to_string(batch_size_) + " to leave ")
+                   + "v" + std::to_string(published) + "\ncontroller: "
+                   + (waits.empty() ? "admits" : "waits for " + waits) + "\nended so far: "
+                   + ledger["reasons"].dump());
+  }
+
+private:
+  std::int64_t batch_size_;
+  double limit_s_;
+  double progress_at_, reported_at_, looked_at_;
+  std::int64_t published_ = -1;
+};
+
 /// The parts of a run that outlive the stream's actors.
 class training_run {
 public:
@@ -39,8 +86,10 @@ private:
   void make_parts();
   void warm_up();
   void evaluate(std::string_view when);
+  void check_resumable() const;
   run_outcome train();
-  void finish(run_outcome outcome, const nlohmann::json& ledger);
+  nlohmann::json watch(stream& running, run_outcome& outcome);
+  void finish(const std::string& how, const nlohmann::json& ledger);
   [[nodiscard]] bool interrupted() const {
     return request_.interrupted && request_.interrupted();
   }
@@ -83,9 +132,13 @@ void training_run::open_policy() {
   judge_ = make_reward(options_.reward);
   if (options_.model.path.empty() && options_.tokenizer.alphabet.empty())
     options_.tokenizer.alphabet = source_->alphabet();
-  directory_.write_config(resolved_json(options_));
-  if (request_.resume)
+  if (request_.resume) {
+    check_resumable();
     resumed_ = checkpoints_->newest();
+    if (!resumed_) // it ended before its first checkpoint: from the start
+      std::filesystem::remove(directory_.metrics_file());
+  }
+  directory_.write_config(resolved_json(options_));
   if (resumed_) {
     directory_.rewind_metrics(resumed_->at.value);
     record_.resume(read_metrics(directory_.metrics_file()));
@@ -98,6 +151,22 @@ void training_run::open_policy() {
   }
   // The policy lives as long as its tokenizer is used.
   tokens_ = {policy_, &policy_->tokenizer()};
+}
+
+/// What the ledger and the random streams of the first part depend on must not change under it.
+void training_run::check_resumable() const {
+  if (!std::filesystem::exists(directory_.config_file()))
+    return;
+  auto was = read_json_file(directory_.config_file());
+  auto now = nlohmann::json::parse(resolved_json(options_));
+  for (const char* path : {"/seed", "/deterministic", "/data", "/tokenizer", "/rollout/eta",
+                           "/rollout/batch_size", "/rollout/group_size"}) {
+    nlohmann::json::json_pointer at(path);
+    if (was.contains(at) && was[at] != now[at])
+      throw user_error("--resume: " + std::string(path + 1) + " was " + was[at].dump()
+                       + " and is now " + now[at].dump() + "; a run goes on only with what it "
+                       "began with. Set it back, or start a new run");
+  }
 }
 
 void training_run::make_parts() {
@@ -169,37 +238,48 @@ void training_run::evaluate(std::string_view when) {
   record_.evaluated(evaluation_->run(policy_->current(), policy_->views()), when);
 }
 
+/// Waits for the stream's end; the ledger's sums at that moment.
+nlohmann::json training_run::watch(stream& running, run_outcome& outcome) {
+  stall_watch stalls{options_, stream_now()};
+  for (;;) {
+    if (auto end = running.wait(0.2)) {
+      if (end->empty())
+        return nlohmann::json::parse(running.ledger());
+      throw std::runtime_error(*end);
+    }
+    stalls.look(running, stream_now());
+    if (outcome == run_outcome::done && interrupted()) {
+      outcome = run_outcome::interrupted;
+      screen_.line("ending after this step, with a checkpoint (again to end at once)");
+      running.drain();
+    }
+  }
+}
+
 run_outcome training_run::train() {
   stream_config config;
   caf::actor_system system{config};
   nlohmann::json ledger;
   auto outcome = run_outcome::done;
-  {
+  try {
     stream running{system, std::move(parts_), record_};
     if (request_.started)
       request_.started(system, running.supervisor());
-    for (;;) {
-      if (auto end = running.wait(0.2)) {
-        if (!end->empty())
-          throw std::runtime_error(*end);
-        break;
-      }
-      if (outcome == run_outcome::done && interrupted()) {
-        outcome = run_outcome::interrupted;
-        screen_.line("ending after this step, with a checkpoint (again to end at once)");
-        running.drain();
-      }
-    }
-    ledger = nlohmann::json::parse(running.ledger());
+    ledger = watch(running, outcome);
+  } catch (const std::exception& e) {
+    screen_.end_progress();
+    log::error("run", e.what());
+    finish("failed", nlohmann::json::object());
+    throw;
   }
   screen_.end_progress();
   if (outcome == run_outcome::done)
     evaluate("after training");
-  finish(outcome, ledger);
+  finish(outcome == run_outcome::done ? "done" : "interrupted", ledger);
   return outcome;
 }
 
-void training_run::finish(run_outcome outcome, const nlohmann::json& ledger) {
+void training_run::finish(const std::string& how, const nlohmann::json& ledger) {
   auto summary = record_.summary();
   nlohmann::ordered_json rollouts;
   for (const char* state : {"admitted", "trained", "dropped", "filtered", "failed", "in_flight"})
@@ -208,12 +288,12 @@ void training_run::finish(run_outcome outcome, const nlohmann::json& ledger) {
   summary["reasons"] = ledger.value("reasons", nlohmann::json::object());
   summary["wall_s"] = stream_now() - began_;
   summary["peak_rss_bytes"] = read_process_usage().peak_resident_bytes;
-  summary["ended"] = outcome == run_outcome::done ? "done" : "interrupted";
+  summary["ended"] = how;
   directory_.write_summary(summary);
   write_report(directory_);
   auto folder = directory_.path().string();
-  if (outcome == run_outcome::interrupted)
-    screen_.line("interrupted; go on with: --run-dir " + folder + " --resume");
+  if (how != "done")
+    screen_.line(how + "; go on with: --run-dir " + folder + " --resume");
   char text[128];
   std::snprintf(text, sizeof text, "%d steps in %.0f s", static_cast<int>(record_.steps()),
                 stream_now() - began_);
@@ -226,6 +306,10 @@ run_outcome training_run::execute() {
   if (!resumed_) {
     if (options_.warmup.enabled)
       warm_up();
+    if (interrupted()) {
+      screen_.line("interrupted before the first training step: --resume starts from the beginning");
+      return run_outcome::interrupted;
+    }
     evaluate(options_.warmup.enabled ? "after warm-up, before reinforcement learning"
                                      : "before training");
   }

@@ -40,7 +40,8 @@ constexpr std::int64_t admissible(const admission_limits& limits, const stream_l
 constexpr version oldest_start(const admission_limits& limits, const stream_load& load,
                                version published) {
   auto trained_from = published.value + load.outstanding() / limits.batch_size;
-  return {static_cast<std::int32_t>(std::max<std::int64_t>(0, trained_from - limits.eta))};
+  auto oldest = std::min<std::int64_t>(trained_from - limits.eta, published.value);
+  return {static_cast<std::int32_t>(std::max<std::int64_t>(0, oldest))};
 }
 
 } // namespace millrace

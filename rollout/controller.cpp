@@ -78,10 +78,11 @@ rollout_controller::sample_record* rollout_controller::find(rollout_id id) {
 
 void rollout_controller::progress(const rollout& partial) {
   auto* s = find(partial.id);
-  if (s == nullptr || ledger_.state(partial.id) != running || s->data.attempt != partial.attempt
-      || partial.tokens.size() <= s->data.tokens.size())
+  if (s == nullptr || ledger_.state(partial.id) != running || s->data.attempt != partial.attempt)
     return;
-  s->data = partial;
+  s->deadline = now_ + options_.rollout_timeout_s; // it is being worked on
+  if (partial.tokens.size() > s->data.tokens.size())
+    s->data = partial;
 }
 
 void rollout_controller::finished(rollout done) {
@@ -160,23 +161,26 @@ void rollout_controller::replay_up() {
 
 claim_reply rollout_controller::claim(const claim_request& request) {
   if (request.training_from < published_)
-    return {published_, {}};
+    return {published_, {}, {}};
   published(request.training_from); // only its trainer can ask, so it must have published it
   for (auto group : request.drop)
     if (auto it = groups_.find(group);
         it != groups_.end() && ledger_.state({group, 0}) == buffered)
       end_group(group, dropped, "stale");
+  std::vector<std::int64_t> ended;
   for (auto group : request.take) {
     auto it = groups_.find(group);
     auto room = options_.limits.batch_size
                 - static_cast<std::int64_t>(claimed_.size()) * options_.group_size;
+    if (it == groups_.end())
+      ended.push_back(group);
     if (it == groups_.end() || ledger_.state({group, 0}) != buffered || room < options_.group_size)
       continue;
     for (const auto& s : it->second.samples)
       ledger_.move(s.data.id, training);
     claimed_.push_back(group);
   }
-  return {published_, claimed_};
+  return {published_, claimed_, std::move(ended)};
 }
 
 void rollout_controller::published(version v) {
@@ -190,6 +194,11 @@ void rollout_controller::published(version v) {
   }
   claimed_.clear();
   published_ = v;
+}
+
+bool rollout_controller::handed_to(std::size_t generator, rollout_id id, std::int32_t attempt) {
+  auto* s = find(id);
+  return s != nullptr && s->generator == generator && s->data.attempt == attempt;
 }
 
 std::vector<in_flight_start> rollout_controller::in_flight() const {

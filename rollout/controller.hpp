@@ -40,7 +40,7 @@ struct controller_options {
   admission_limits limits;
   std::int32_t group_size = 1;       ///< n: rollouts per prompt
   std::int32_t max_attempts = 3;     ///< to generate, and again to score, one rollout
-  double rollout_timeout_s = 600;    ///< from hand-out to finish; then it is handed out again
+  double rollout_timeout_s = 600;    ///< without a sign of progress; then it is handed out again
   bool filter_zero_variance = false; ///< groups whose rewards are all equal never reach the buffer
   std::int64_t prefix_slack_tokens = 1024; ///< how uneven the load may get to keep a group together
   sampling_params sampling;          ///< `seed` is the run's; each group gets one of its own
@@ -110,6 +110,8 @@ public:
   /// The trainer published `v`: the batch that made it is trained.
   void published(version v);
 
+  /// Whether this attempt is still that generator's to do: a hand-out is repeated only then.
+  [[nodiscard]] bool handed_to(std::size_t generator, rollout_id id, std::int32_t attempt);
   /// Rollouts that a generator or a reward worker has, with the oldest version they may hold.
   [[nodiscard]] std::vector<in_flight_start> in_flight() const;
 

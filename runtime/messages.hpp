@@ -2,7 +2,7 @@
 
 // Every message that crosses between actors, in the order in which the stream uses them. Plain
 // structs; each says who makes it and who takes it. Fields are in SI units (seconds, bytes).
-// A new message: a struct here with its inspect, a line in actors/message_types.hpp.
+// A new message: a struct here with its inspect, a line in actors/message_types.cpp.
 
 #include "runtime/ids.hpp"
 
@@ -173,10 +173,11 @@ struct claim_request {
 struct claim_reply {
   version published; ///< what the controller knows; a claim for an older version is refused
   std::vector<std::int64_t> granted; ///< all groups of the batch for this version, so far
+  std::vector<std::int64_t> ended;   ///< of those asked for: trained or dropped already
 
   template <class I>
   friend typename I::result_type inspect(I& f, claim_reply& x) {
-    return f(x.published, x.granted);
+    return f(x.published, x.granted, x.ended);
   }
 };
 

@@ -113,7 +113,7 @@ public:
     controller_actor_options c;
     c.controller.limits = {s.max_concurrent, s.batch_size, s.eta};
     c.controller.group_size = s.group_size;
-    c.controller.max_attempts = 50;
+    c.controller.max_attempts = 2 + static_cast<std::int32_t>(s.seed % 5);
     c.controller.rollout_timeout_s = 30;
     c.controller.filter_zero_variance = s.filter_zero_variance;
     c.controller.sampling.max_tokens = 64;
@@ -189,8 +189,9 @@ private:
       o.request_timeout_s = 1;
       o.receiver_thread = false;
       o.step_delay = [w = w_] { return w->exponential(0.001); };
-      o.receiver = {name + "/" + std::to_string(mortal_.size()), 1, 0.2,
-                    [w = w_] { return w->exponential(0.02); }};
+      o.receiver.name = name + "#" + std::to_string(mortal_.size());
+      o.receiver.request_timeout_s = 1;
+      o.receiver.wire_delay = [w = w_] { return w->exponential(0.02); };
       auto engine = std::make_shared<fake_engine>(w_->random(), s.mean_length, 16);
       auto intake = std::make_shared<fake_intake>(
         w_->memory, engine->staging(), [w = w_] { return w->weather->chance(0.1); });
