@@ -41,8 +41,8 @@ public:
   /// Updates made.
   [[nodiscard]] std::int64_t updates() const { return updates_; }
 
-  /// Both moments of every parameter, "exp_avg/NAME" and "exp_avg_sq/NAME": to be written to a file,
-  /// or filled from one (then set_updates() too).
+  /// Both moments of every parameter, "exp_avg/NAME" and "exp_avg_sq/NAME": to be written to a
+  /// file, or filled from one (then set_updates() too).
   [[nodiscard]] std::vector<tensor_view> state() const;
   void set_updates(std::int64_t updates);
 

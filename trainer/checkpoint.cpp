@@ -204,7 +204,8 @@ checkpoint checkpoint_store::open(const fs::path& folder) {
                          + std::to_string(fs::file_size(path)) + " bytes instead of "
                          + file["bytes"].dump());
       if (checksum_of_file(path) != file["xxh3"].get<std::string>())
-        throw user_error("checkpoint: " + path.string() + " is corrupt: its checksum doesn't match");
+        throw user_error("checkpoint: " + path.string()
+                         + " is corrupt: its checksum doesn't match");
     }
     checkpoint result{folder, {manifest["version"].get<std::int32_t>()},
                       manifest["sequence"].get<std::int64_t>(), {}};

@@ -59,7 +59,7 @@ public:
   at::Tensor at_micro_batch(const micro_batch_tokens& t, version from) const override {
     if (weight_ >= 0)
       return policy_loss::interpolate(how_, weight_, t.logp_behaviour, t.logp_current);
-    // AReaL counts the version that the step will make as θ's, and the one it starts from as prox's.
+    // AReaL counts the version that the step will make as θ's, and the one it starts from prox's.
     auto proxy = policy_loss::areal_prox_approx(t.logp_behaviour, t.logp_current,
                                                 t.versions.to(at::kLong), from.next().value);
     return how_ == policy_loss::interpolation::loglinear ? proxy.loglinear : proxy.linear;

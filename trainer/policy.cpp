@@ -88,6 +88,7 @@ std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::str
 } // namespace
 
 std::vector<std::string> check_algorithm(const settings& s) {
+  check_names(s);
   std::vector<std::string> remarks;
   std::string refused;
   for (const auto& f : policy_loss::check(policy_loss::facts_of(s)))

@@ -21,8 +21,8 @@ struct registries;
 /// \throws user_error naming what is refused, with what to set instead
 [[nodiscard]] std::vector<std::string> check_algorithm(const settings& s);
 
-/// The policy being trained, with everything that training it needs: network, tokenizer, optimisers,
-/// old log-probs, KL reference. What a trainer owns; no torch in sight.
+/// The policy being trained, with everything that training it needs: network, tokenizer,
+/// optimisers, old log-probs, KL reference. What a trainer owns; no torch in sight.
 ///
 /// First warm_up() as often as wanted, then step() from version 0, 1, …; a warm-up step after the
 /// first step() is a bug. Used by one thread at a time, which takes settings.trainer.threads for
@@ -50,8 +50,8 @@ public:
 
   /// One training step from current(), which it then advances, even where every update was skipped:
   /// the batch is spent. \throws invariant_error when `from` is another version, or a token is too
-  /// stale \throws user_error when a sequence exceeds trainer.micro_batch_tokens; the policy is then
-  /// as before
+  /// stale \throws user_error when a sequence exceeds trainer.micro_batch_tokens; the policy is
+  /// then as before
   step_statistics step(version from, std::span<const scored_group> groups);
 
   /// What is legal in the algorithm's settings, but easily not what one thinks: for the log. What

@@ -24,7 +24,7 @@ struct step_statistics {
   double advantage_abs_mean = 0;
 
   std::int64_t trained_tokens = 0;   ///< each once, however many epochs
-  std::int64_t processed_tokens = 0; ///< that went through the model forward and backward, prompts too
+  std::int64_t processed_tokens = 0; ///< that went through the model, prompts too
   std::int64_t micro_batches = 0;
   std::int64_t updates = 0;         ///< optimiser steps made
   std::int64_t skipped_updates = 0; ///< for a loss or gradient that was not finite

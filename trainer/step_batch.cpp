@@ -47,7 +47,7 @@ step_batch::step_batch(version training_from, std::span<const scored_group> grou
       everything(first_n(sequences.size())) {
   auto packed = pack(sequences, everything);
   refuse_stale(packed, from, s.rollout.eta);
-  static_cast<void>(scorer.split(everything)); // a sequence above the budget is told before any update
+  static_cast<void>(scorer.split(everything)); // too long a sequence is told before any update
   behaviour = tensor_of(packed.behaviour_logp);
   versions = tensor_of(packed.versions);
   std::vector<double> r;

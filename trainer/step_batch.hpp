@@ -52,12 +52,12 @@ public:
   /// [M] → [S]
   [[nodiscard]] at::Tensor per_sequence_sum(const at::Tensor& per_token) const;
 
-  // -- where the step is ----------------------------------------------------------------------------
+  // -- where the step is --------------------------------------------------------------------------
   bool first_pass = true;          ///< in the first epoch
   bool before_first_update = true; ///< in the first minibatch of it: θ is as it was at the start
   std::string where;               ///< for remarks
 
-  // -- what it counts -------------------------------------------------------------------------------
+  // -- what it counts -----------------------------------------------------------------------------
   step_statistics stats;
   double loss_sum = 0, kl_sum = 0;
 

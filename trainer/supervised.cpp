@@ -66,7 +66,8 @@ supervised_statistics supervised::step(std::span<const demonstration> batch) {
     result.skipped = true;
   }
   ++steps_;
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  result.seconds = took.count();
   return result;
 }
 

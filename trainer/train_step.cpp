@@ -69,6 +69,13 @@ struct reinforcement::shares {
   bool kept_alone = false; ///< the micro-batch is the minibatch: kept counts are its own
 };
 
+void check_names(const settings& s, const registries& known) {
+  policy_loss::make_loss(s.algorithm.loss.name, loss_params(s.algorithm), known.losses);
+  make_kl(s.algorithm, known);
+  policy_loss::make_advantage(s.algorithm.advantage.name, s.algorithm.advantage.params,
+                              known.advantages);
+}
+
 reinforcement::reinforcement(model::transformer& network, const settings& s,
                              const registries& known)
     : network_(network), settings_(s),
@@ -88,8 +95,8 @@ reinforcement::reinforcement(model::transformer& network, const settings& s,
                      + "; set it to \"initial\"");
   if (advantage_->needs().values || advantage_->needs().log_ratio)
     throw user_error("algorithm.advantage: \"" + s.algorithm.advantage.name
-                     + "\" needs the values of a critic, and this trainer has none; use grpo, rloo, "
-                       "mean_baseline or reinforce_plus_plus");
+                     + "\" needs the values of a critic, and this trainer has none; use grpo, "
+                       "rloo, mean_baseline or reinforce_plus_plus");
   if (wants_reference)
     reference_ = network.frozen_copy();
   if (loss_->needs().prox)
@@ -212,8 +219,8 @@ void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> 
                             + " is not finite; its update was skipped");
 }
 
-/// The minibatch's counts; and for losses whose masks or denominators look beyond a micro-batch, one
-/// evaluation on all of it, without gradient, first.
+/// The minibatch's counts; and for losses whose masks or denominators look beyond a micro-batch,
+/// one evaluation on all of it, without gradient, first.
 reinforcement::shares reinforcement::look_at_whole(step_batch& b, const partition& parts,
                                                    std::span<const std::size_t> which) const {
   shares whole;
@@ -265,8 +272,8 @@ policy_loss::inputs reinforcement::loss_inputs(step_batch& b, const packed_seque
   return in;
 }
 
-/// False when the loss is not finite. Without `with_gradient` the network is only evaluated, and the
-/// loss's gradient at its log-probs is expected to be 0; if it isn't, once more with gradient.
+/// False when the loss is not finite. Without `with_gradient` the network is only evaluated, and
+/// the loss's gradient at its log-probs is expected to be 0; if it isn't, once more with gradient.
 bool reinforcement::train_micro_batch(step_batch& b, std::span<const std::size_t> which,
                                       const shares& whole, bool with_gradient) {
   auto packed = pack(b.sequences, which);

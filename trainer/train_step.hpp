@@ -27,8 +27,11 @@ struct registries {
   policy_loss::advantage_registry advantages = policy_loss::builtin_advantages();
 };
 
-/// Policy-gradient training, one step at a time. A step takes the batch of one version and makes the
-/// parameters of the next:
+/// Whether loss, advantage and KL exist and take their parameters. \throws user_error
+void check_names(const settings& s, const registries& known = {});
+
+/// Policy-gradient training, one step at a time. A step takes the batch of one version and makes
+/// the parameters of the next:
 ///
 ///   advantages of the whole batch → old log-probs → for each epoch, for each minibatch of whole
 ///   groups: forward and backward by micro-batches under the token budget, each loss a share of its

@@ -29,7 +29,7 @@ TEST_CASE("tokens per second of the quickstart's shapes", "[.speed]") {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   std::printf("%-44s %9s %9s  %s\n", "model, rollouts, minibatches, micro-batch", "tokens/s",
-              "trained/s", "(of one core's time); seconds: old logits, forward+backward, optimizer, total");
+              "trained/s", "(of one core's time); s: old logits, backward, optimizer, total");
   struct shape {
     int hidden, layers, rollouts, minibatches, micro_batch;
     old_logits_source old = old_logits_source::recompute;

@@ -275,7 +275,7 @@ TEST_CASE("a loss or gradient that is not finite skips the update, counted and s
     }
 }
 
-TEST_CASE("sequences without advantage are spared the backward pass only where that changes nothing") {
+TEST_CASE("sequences without advantage go without backward only where that changes nothing") {
   auto s = probing();
   auto groups = random_groups(11, 8, 4, {2}, 2);
   for (bool everywhere : {false, true}) {
