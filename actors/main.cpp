@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e);
+    return app.exit(e) == 0 ? 0 : 2;
   } catch (const millrace::user_error& e) {
     std::fprintf(stderr, "millrace: %s\n", e.what());
     return 2;

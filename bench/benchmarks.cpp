@@ -6,6 +6,7 @@ const std::vector<benchmark>& benchmarks() {
   static const std::vector<benchmark> all = {
     {"stream", "rollouts through controller, reward and replay; asynchronous against synchronous",
      &stream},
+    {"loss", "log-probs in chunks against whole logits; what off-policy corrections are worth", &loss},
     {"weightsync", "weights from a trainer process to generator processes", &weightsync},
   };
   return all;

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <malloc.h>
 #include <string>
 
 namespace millrace::bench {
@@ -94,6 +96,10 @@ int run(int argc, char** argv) {
 } // namespace millrace::bench
 
 int main(int argc, char** argv) {
+  // As `millrace run` sets them: page faults are dear, and UCX would catch signals.
+  setenv("UCX_ERROR_SIGNALS", "", 0);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   try {
     return millrace::bench::run(argc, argv);
   } catch (const std::exception& e) {

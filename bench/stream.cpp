@@ -6,37 +6,15 @@
 #include "actors/shell.hpp"
 #include "actors/stream.hpp"
 #include "actors/training_run.hpp"
+#include "bench/instruments.hpp"
 #include "runtime/run_directory.hpp"
 
-#include <chrono>
-#include <cstdio>
-#include <filesystem>
 #include <map>
-#include <sched.h>
 #include <unistd.h>
 
 namespace millrace::bench {
 
 namespace {
-
-void note(const std::string& text) {
-  std::fprintf(stderr, "  %s\n", text.c_str());
-}
-
-double seconds(const std::function<void()>& work) {
-  auto began = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-}
-
-/// The calling thread, and those that it starts, run on the first `cores` cores only.
-void use_cores(long cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (long i = 0; i < cores; ++i)
-    CPU_SET(static_cast<std::size_t>(i), &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
 
 // -- the stream alone: nothing is generated, nothing is trained -----------------------------------
 
@@ -187,11 +165,10 @@ settings long_tailed(std::int32_t eta, std::int32_t steps) {
 
 /// Trained tokens per second between the third step and the last.
 double trained_rate(std::int32_t eta, std::int32_t steps) {
-  auto pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
-  std::filesystem::path folder = mkdtemp(pattern.data());
-  run_training({.options = long_tailed(eta, steps), .directory = folder / "run", .quiet = true});
+  temporary_folder folder;
+  run_training({.options = long_tailed(eta, steps), .directory = folder.path() / "run", .quiet = true});
   double tokens = 0, from = 0, to = 0;
-  for (const auto& line : read_metrics(folder / "run" / "metrics.jsonl")) {
+  for (const auto& line : read_metrics(folder.path() / "run" / "metrics.jsonl")) {
     if (line.value("kind", "") != "step")
       continue;
     if (line["step"] == 3)
@@ -201,7 +178,6 @@ double trained_rate(std::int32_t eta, std::int32_t steps) {
       to = line["time_s"];
     }
   }
-  std::filesystem::remove_all(folder);
   return tokens / (to - from);
 }
 

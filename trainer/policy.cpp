@@ -87,8 +87,8 @@ std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::str
 
 } // namespace
 
-std::vector<std::string> check_algorithm(const settings& s) {
-  check_names(s);
+std::vector<std::string> check_algorithm(const settings& s, const registries* known) {
+  check_names(s, known ? *known : registries{});
   std::vector<std::string> remarks;
   std::string refused;
   for (const auto& f : policy_loss::check(policy_loss::facts_of(s)))
@@ -114,7 +114,7 @@ struct policy::parts {
 
   parts(const settings& given, const registries* extra, model::loaded_model loaded)
       : s(given), known(extra ? *extra : registries{}), network(std::move(loaded.network)),
-        tokens(std::move(loaded.tokens)), remarks(check_algorithm(given)) {
+        tokens(std::move(loaded.tokens)), remarks(check_algorithm(given, extra)) {
     enter();
     // Settings that don't fit together are told now, not after the warm-up.
     reinforcement(network, s, known);

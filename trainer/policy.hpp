@@ -19,7 +19,8 @@ struct registries;
 
 /// What in the algorithm's settings would quietly change the mathematics: the texts to be shown.
 /// \throws user_error naming what is refused, with what to set instead
-[[nodiscard]] std::vector<std::string> check_algorithm(const settings& s);
+[[nodiscard]] std::vector<std::string> check_algorithm(const settings& s,
+                                                       const registries* known = nullptr);
 
 /// The policy being trained, with everything that training it needs: network, tokenizer,
 /// optimisers, old log-probs, KL reference. What a trainer owns; no torch in sight.

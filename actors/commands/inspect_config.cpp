@@ -1,5 +1,8 @@
 #include "actors/commands.hpp"
+#include "rollout/prompt_source.hpp"
+#include "rollout/reward.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/error.hpp"
 #include "trainer/policy.hpp"
 
 #include <CLI/CLI.hpp>
@@ -20,6 +23,9 @@ void add_check_command(CLI::App& app, int& status) {
     auto s = load_settings(*file, *assignments);
     for (const auto& remark : remarks(s))
       std::printf("note: %s\n", remark.c_str());
+    make_reward(s.reward);
+    if (s.data.source != "jsonl" || !s.data.file.empty())
+      make_prompt_source(s.data, s.seed);
     for (const auto& remark : trainer::check_algorithm(s))
       std::printf("note: %s\n", remark.c_str());
     std::printf("%s: no errors\n", file->c_str());
@@ -32,7 +38,10 @@ void add_options_command(CLI::App& app, int& status) {
   auto filter = std::make_shared<std::string>();
   cmd->add_option("filter", *filter, "Only those whose path contains this");
   cmd->callback([=, &status] {
-    std::fputs(options_table(100, *filter).c_str(), stdout);
+    auto table = options_table(100, *filter);
+    if (table.empty())
+      throw user_error("options: no option's path contains \"" + *filter + "\"");
+    std::fputs(table.c_str(), stdout);
     status = 0;
   });
 }
