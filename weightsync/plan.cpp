@@ -112,8 +112,8 @@ private:
     auto rows = view.shape.empty() ? 0 : view.shape[0];
     if (scales == views_.end() || tensors_[scales->second].type != dtype::f32
         || tensors_[scales->second].elements() != rows)
-      reject(p, "the receiver's " + to_string(view.type) + " tensor needs " + scale_name(view.name) + " beside it, f32, "
-                  + std::to_string(rows) + " elements");
+      reject(p, "the receiver's " + to_string(view.type) + " tensor needs " + scale_name(view.name)
+                  + " beside it, f32, " + std::to_string(rows) + " elements");
   }
 
   void place(const placement& p) {
