@@ -34,7 +34,7 @@ run_record::run_record(const settings& s, run_directory& directory, console& scr
 }
 
 void run_record::begin(double now) {
-  began_ = last_step_at_ = now;
+  began_ = last_step_at_ = shown_.at = now;
 }
 
 void run_record::generator(const generator_report& report) {
@@ -99,8 +99,12 @@ void run_record::step(const step_report& report, double now) {
   last_step_at_ = now;
   pause_s_ = 0;
   pauses_ = 0;
-  if (report.published.value % settings_.run.log_every == 0)
-    screen_.line(line_of(line));
+  shown_.trained += report.values.at("trained_tokens");
+  shown_.waited_s += waited;
+  if (report.published.value % settings_.run.log_every == 0) {
+    screen_.line(line_of(line, sums, now));
+    shown_ = {now, sums, 0, 0};
+  }
   ++steps_here_;
   auto left = static_cast<double>(settings_.run.steps - report.published.value);
   screen_.progress("training", static_cast<double>(report.published.value) / settings_.run.steps,
@@ -108,14 +112,20 @@ void run_record::step(const step_report& report, double now) {
                         settings_.run.steps, (now - began_) / steps_here_ * left));
 }
 
-std::string run_record::line_of(const nlohmann::ordered_json& line) const {
+/// Rates and shares are over all steps since the line before: generators report in bursts.
+std::string run_record::line_of(const nlohmann::ordered_json& line, const generator_sums& sums,
+                                double now) const {
+  auto span = std::max(now - shown_.at, 1e-9);
+  auto busy = sums.busy_s - shown_.generators.busy_s;
+  auto idle = sums.idle_s - shown_.generators.idle_s;
   return text("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
               number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
               number(line, "staleness_mean"), number(line, "staleness_max"))
-         + "generated " + short_number(number(line, "generated_tokens_per_s")) + "/s  trained "
-         + short_number(number(line, "trained_tokens_per_s")) + "/s"
-         + text("  idle gen %.0f%% train %.0f%%", 100 * number(line, "generator_idle"),
-                100 * number(line, "trainer_idle"));
+         + "generated " + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span) + "/s  trained "
+         + short_number(shown_.trained / span) + "/s"
+         + text("  idle gen %.0f%% train %.0f%%",
+                busy + idle > 0 ? 100 * std::clamp(idle / (busy + idle), 0.0, 1.0) : 0.0,
+                100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));
 }
 
 void run_record::evaluated(const evaluation_report& report, std::string_view when) {

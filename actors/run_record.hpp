@@ -41,7 +41,8 @@ private:
     double busy_s = 0, idle_s = 0;
   };
   void count(const step_report& report);
-  [[nodiscard]] std::string line_of(const nlohmann::ordered_json& line) const;
+  [[nodiscard]] std::string line_of(const nlohmann::ordered_json& line,
+                                    const generator_sums& sums, double now) const;
 
   settings settings_;
   run_directory& directory_;
@@ -49,6 +50,11 @@ private:
   std::map<std::string, generator_report> generators_; ///< latest of each
   std::int64_t retired_tokens_ = 0; ///< of generators that were replaced
   generator_sums last_;             ///< at the last step
+  struct {
+    double at = 0;
+    generator_sums generators;
+    double trained = 0, waited_s = 0; ///< since then
+  } shown_; ///< at the last line on the screen
   double began_ = 0, last_step_at_ = 0, time_before_ = 0;
   double pause_s_ = 0;
   std::int64_t pauses_ = 0;
