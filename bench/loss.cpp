@@ -63,6 +63,8 @@ void compare_log_probs(const options& how, measurements& out) {
       note("log-probs of " + std::to_string(tokens) + " × " + std::to_string(vocabulary)
            + (chunked ? ", chunked" : ", naive"));
       last[chunked] = log_probs(hidden, head, targets, chunked == 1);
+      note("  " + std::to_string(last[chunked].seconds) + " s, "
+           + std::to_string(last[chunked].peak_bytes / 1e6) + " MB");
       times[chunked].push_back(last[chunked].seconds);
       peaks[chunked].push_back(last[chunked].peak_bytes);
     }
@@ -149,6 +151,7 @@ void compare_corrections(const options& how, measurements& out) {
       auto s = task(seed, how);
       c.choose(s);
       found[c.name].push_back(accuracy_after(s));
+      note("  held-out accuracy " + std::to_string(found[c.name].back()));
     }
   auto mean = [&](const std::string& name) {
     double sum = 0;

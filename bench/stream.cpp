@@ -154,7 +154,7 @@ settings long_tailed(std::int32_t eta, std::int32_t steps) {
                           .intermediate = 256, .max_positions = 448};
   s.data.held_out = 8;
   s.data.arithmetic.max_operand = 20;
-  s.rollout = {.eta = eta, .batch_size = 64, .group_size = 8, .max_concurrent = 128};
+  s.rollout = {.eta = eta, .batch_size = 32, .group_size = 8, .max_concurrent = 128};
   s.sampling.max_tokens = 400;
   s.generator.max_batch = 128;
   s.eval.prompts = 1;
@@ -199,7 +199,7 @@ measurements stream(const options& how) {
     for (std::int32_t eta : {0, 1, 2, 4}) {
       note("long-tailed answers, η = " + std::to_string(eta) + ", round "
            + std::to_string(round) + " of " + std::to_string(rounds));
-      by_eta[eta].push_back(trained_rate(eta, how.quick ? 6 : 16));
+      by_eta[eta].push_back(trained_rate(eta, how.quick ? 6 : 32));
     }
   auto synchronous = median(by_eta[0]);
   for (const auto& [eta, values] : by_eta) {
