@@ -40,7 +40,7 @@ void receiver_state::start_pull() {
     .then(
       [this](const lease_reply& lease) {
         if (lease.lease == 0)
-          retry_later(); // a newer version is current, its notice on the way
+          retry_later(); // a newer version is current; its notice follows, unless it isn't wanted
         else if (options_.wire_delay)
           self_->delayed_send(self_, after(options_.wire_delay()), decode_atom::value, lease);
         else

@@ -105,7 +105,7 @@ struct generation_task {
 struct swap_report {
   version from, to;
   double pause_s = 0;   ///< swap + re-prefill: nothing was decoded
-  double total_s = 0;   ///< from the notice of the version to its first token
+  double total_s = 0;   ///< from the notice of the version to the end of the swap
   double pull_s = 0;    ///< wire
   double verify_s = 0;  ///< checksums
   double prefill_s = 0; ///< the re-prefill's part of the pause

@@ -61,8 +61,8 @@ void describe(option_list& v, arithmetic_settings& s) {
 }
 
 void describe(option_list& v, data_settings& s) {
-  v("source", s.source, "Where prompts come from: \"arithmetic\" (made by the program), \"jsonl\" "
-                        "(data.file), or the name of a plugin's source");
+  v("source", s.source, "Where prompts come from: \"arithmetic\" (made by the program) or \"jsonl\" "
+                        "(data.file)");
   v("file", s.file, "JSON-lines file of prompts, one object a line");
   v("question_field", s.question_field, "Its field with the question");
   v("answer_field", s.answer_field,
@@ -119,7 +119,7 @@ void describe(option_list& v, generator_settings& s) {
 }
 
 void describe(option_list& v, reward_settings& s) {
-  v("kind", s.kind, "What judges an answer: \"numeric\", \"exact\", or a plugin's name");
+  v("kind", s.kind, "What judges an answer: \"numeric\", \"exact\", \"format\" or \"weighted\"");
   v("workers", s.workers, in_range(1, 4096), "Reward workers");
   v("timeout_s", s.timeout_s, above(0), "Seconds after which judging an answer has failed");
   v("correct", s.correct, any_number(), "Reward of a right answer");

@@ -125,7 +125,7 @@ struct arithmetic_settings {
 };
 
 struct data_settings {
-  std::string source = "arithmetic"; ///< arithmetic, jsonl, or a plugin's name
+  std::string source = "arithmetic"; ///< arithmetic or jsonl
   std::string file;                  ///< of the source jsonl
   std::string question_field = "question";
   std::string answer_field = "answer";
