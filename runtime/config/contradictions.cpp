@@ -95,6 +95,71 @@ void check_training(const settings& s, texts& out) {
                   + " with eval.temperature 0, where they would all be the same");
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+void check_node(const settings& s, std::size_t i, texts& out) {
+  const auto& n = s.cluster.nodes[i];
+  const auto at = "cluster.nodes[" + std::to_string(i) + "].";
+  if (n.name.empty() || n.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                                 "0123456789-_.") != std::string::npos)
+    out.push_back(at + "name: found \"" + n.name + "\", expected letters, digits, - _ .");
+  for (std::size_t j = 0; j < i; ++j)
+    if (s.cluster.nodes[j].name == n.name)
+      out.push_back(at + "name: \"" + n.name + "\" is taken by cluster.nodes[" + std::to_string(j)
+                    + "]");
+  if (n.actors.trainer > 0 && n.port == 0)
+    out.push_back(at + "port: is missing; the trainer's node must listen on one");
+  if (n.actors.trainer > 0 && !is_loopback(n.host) && s.cluster.tls.ca.empty()
+      && !s.cluster.insecure)
+    out.push_back(at + "host: found \"" + n.host + "\", which others reach, with no certificates; "
+                  "set cluster.tls (`millrace certs` makes them), or cluster.insecure to true where "
+                  "the network is yours alone");
+  for (const auto& [name, value] : n.env.items())
+    if (!value.is_string())
+      out.push_back(at + "env." + name + ": expected text");
+}
+
+void check_cluster(const settings& s, texts& out) {
+  const auto& c = s.cluster;
+  if (c.nodes.empty())
+    return;
+  node_actors_settings sum;
+  for (std::size_t i = 0; i < c.nodes.size(); ++i) {
+    check_node(s, i, out);
+    const auto& a = c.nodes[i].actors;
+    sum.trainer += a.trainer;
+    sum.generator += a.generator;
+    sum.reward += a.reward;
+    sum.replay += a.replay;
+    sum.evaluator += a.evaluator;
+  }
+  auto expect = [&](const char* kind, int count, bool fits, const char* expected) {
+    if (!fits)
+      out.push_back("cluster.nodes: " + std::to_string(count) + " of the nodes' actors are \"" + kind
+                    + "\", expected " + expected);
+  };
+  expect("trainer", sum.trainer, sum.trainer == 1, "exactly one");
+  expect("generator", sum.generator, sum.generator >= 1, "at least one");
+  expect("reward", sum.reward, sum.reward >= 1, "at least one");
+  expect("replay", sum.replay, sum.replay == 1, "exactly one");
+  expect("evaluator", sum.evaluator, sum.evaluator <= 1, "at most one");
+  const auto& t = c.tls;
+  if (const auto given = !t.certificate.empty() + !t.key.empty() + !t.ca.empty();
+      given != 0 && given != 3)
+    out.push_back("cluster.tls: expected all three of certificate, key and ca, or none: with less "
+                  "the other end of a link would not be proven");
+  if (c.lost_after_s < 2 * c.heartbeat_s)
+    out.push_back("cluster.lost_after_s: found " + num(c.lost_after_s)
+                  + ", expected at least twice cluster.heartbeat_s, " + num(c.heartbeat_s));
+  if (s.weight_sync.transport == sync_transport::local)
+    for (const auto& n : c.nodes)
+      if (n.actors.trainer == 0 && n.actors.generator + n.actors.evaluator > 0)
+        out.push_back("weight_sync.transport: found \"local\", but node \"" + n.name
+                      + "\" is another process; set it to \"auto\" or \"ucx\"");
+}
+
 } // namespace
 
 std::vector<std::string> contradictions(const settings& s) {
@@ -103,6 +168,7 @@ std::vector<std::string> contradictions(const settings& s) {
   check_data(s, out);
   check_stream(s, out);
   check_training(s, out);
+  check_cluster(s, out);
   return out;
 }
 

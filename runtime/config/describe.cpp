@@ -206,7 +206,13 @@ void describe(option_list& v, eval_settings& s) {
 }
 
 void describe(option_list& v, weight_sync_settings& s) {
-  v("transport", s.transport, "How generators fetch weights");
+  v("transport", s.transport,
+    "How generators fetch weights: \"local\" within one process, \"ucx\" also between processes; "
+    "\"auto\" takes the one that fits");
+  v("protocols", s.protocols, "Transports that UCX may use, as in UCX_TLS (\"tcp\", \"sm,tcp\"). "
+                              "Empty: UCX chooses");
+  v("devices", s.devices, "Network devices that UCX may use, as in UCX_NET_DEVICES (\"lo\", "
+                          "\"mlx5_0:1\"). Empty: UCX chooses");
   v("timeout_s", s.timeout_s, above(0), "Seconds that fetching a version may take");
   v("retries", s.retries, in_range(0, 1000), "Further attempts after a failure");
   v("lease_s", s.lease_s, above(0),
@@ -218,6 +224,42 @@ void describe(option_list& v, supervisor_settings& s) {
     "Restarts of any one actor before the run ends");
   v("stall_report_s", s.stall_report_s, above(0),
     "Seconds without a training step after which it is told who waits for whom");
+}
+
+void describe(option_list& v, node_actors_settings& s) {
+  v("trainer", s.trainer, in_range(0, 1), "1 on exactly one node");
+  v("generator", s.generator, in_range(0, 1024), "Generators");
+  v("reward", s.reward, in_range(0, 1024), "Reward workers");
+  v("replay", s.replay, in_range(0, 1), "1 on exactly one node");
+  v("evaluator", s.evaluator, in_range(0, 1), "At most one; on the trainer's node if on none");
+}
+
+void describe(option_list& v, node_settings& s) {
+  v("name", s.name, "Unique in the cluster");
+  v("host", s.host, "Address or name of the machine that it runs on");
+  v("port", s.port, in_range(0, 65535), "Port that the trainer's node listens on");
+  v.section("actors", s.actors, "How many of each kind");
+  v("devices", s.devices, "CUDA devices that it sees; empty: all");
+  v("env", s.env, "Environment variables that it is started with");
+}
+
+void describe(option_list& v, tls_settings& s) {
+  v("certificate", s.certificate, "PEM file with the certificate of this host's nodes");
+  v("key", s.key, "PEM file with its private key");
+  v("ca", s.ca, "PEM file with the certificate that signed those of all nodes");
+}
+
+void describe(option_list& v, cluster_settings& s) {
+  v.list("nodes", s.nodes,
+         "The processes of a cluster: name, host, port, actors {trainer, generator, reward, replay, "
+         "evaluator}, devices, env. Empty: everything in one process");
+  v.section("tls", s.tls, "Certificates of the links between nodes (`millrace certs` makes them)");
+  v("insecure", s.insecure, "Allow links beyond loopback without certificates");
+  v("heartbeat_s", s.heartbeat_s, in_range(0.05, 60), "Seconds between signs of life");
+  v("lost_after_s", s.lost_after_s, in_range(0.2, 600),
+    "Seconds of silence after which a node is taken as gone");
+  v("join_timeout_s", s.join_timeout_s, above(0),
+    "Seconds that a node tries to reach the trainer's node");
 }
 
 void describe(option_list& v, log_settings& s) { v("level", s.level, "Least weight of a message"); }
@@ -241,6 +283,7 @@ void describe(option_list& v, settings& s) {
   v.section("eval", s.eval, "Evaluation on held-out prompts");
   v.section("weight_sync", s.weight_sync, "From the trainer to the generators");
   v.section("supervisor", s.supervisor, "Restarts and stalls");
+  v.section("cluster", s.cluster, "Nodes of a cluster");
   v.section("log", s.log, "Messages");
 }
 

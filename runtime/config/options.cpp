@@ -104,6 +104,9 @@ struct assigner {
     *field = value;
     return true;
   }
+  bool operator()(const list_field& field) const {
+    return value.is_array() && field.assign(value).empty();
+  }
   bool operator()(const choice_field& field) const {
     if (!value.is_string())
       return false;
@@ -132,6 +135,7 @@ struct reader {
   nlohmann::json operator()(const nlohmann::json* field) const { return *field; }
   nlohmann::json operator()(const float* field) const { return shortest(*field); }
   nlohmann::json operator()(const choice_field& field) const { return field.names[*field.value]; }
+  nlohmann::json operator()(const list_field& field) const { return field.value(); }
   template <class T>
   nlohmann::json operator()(const T* field) const { return *field; }
 };
@@ -144,6 +148,7 @@ struct type_namer {
   std::string operator()(const std::vector<std::string>*) const { return "list of text"; }
   std::string operator()(const nlohmann::json*) const { return "object"; }
   std::string operator()(const choice_field&) const { return "choice"; }
+  std::string operator()(const list_field&) const { return "list of objects"; }
   template <class Integer>
   std::string operator()(const Integer*) const { return "integer"; }
 };

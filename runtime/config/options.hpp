@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -52,11 +53,18 @@ struct choice_field {
   std::vector<std::string> names;
 };
 
+/// A list of structs, each of which has a `describe`.
+struct list_field {
+  /// Takes the list from JSON, or leaves the field and says what is wrong: (path inside, text).
+  std::function<std::vector<std::pair<std::string, std::string>>(const nlohmann::json&)> assign;
+  std::function<nlohmann::json()> value;
+};
+
 /// One option: its path below the list's root, and the field that it sets.
 struct option {
   using target_type = std::variant<bool*, std::int32_t*, std::int64_t*, std::uint64_t*, float*,
                                    double*, std::string*, std::vector<std::string>*,
-                                   nlohmann::json*, choice_field>;
+                                   nlohmann::json*, choice_field, list_field>;
   std::string path; ///< dotted: "rollout.eta"
   target_type target;
   number_range range;
@@ -111,6 +119,10 @@ public:
     prefix_ = outer;
   }
 
+  /// A list of structs, described by the `describe` found for them.
+  template <class T>
+  void list(std::string_view name, std::vector<T>& field, std::string_view help);
+
   [[nodiscard]] const std::vector<option>& options() const { return options_; }
   [[nodiscard]] const std::vector<section_info>& sections() const { return sections_; }
   /// The option at this path, or nullptr.
@@ -154,6 +166,10 @@ private:
 /// What it doesn't hold keeps its value.
 void read_options(const option_list& list, const nlohmann::json& object, problem_list& problems);
 
+/// The same, as pairs of path and text.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> problems_of(
+  const option_list& list, const nlohmann::json& object);
+
 /// As above for one struct that has a `describe`, throwing user_error with all problems: how a loss
 /// or a plugin reads its parameters. `where` and `root` as in problem_list.
 template <class T>
@@ -168,6 +184,36 @@ void read_params(T& fields, const nlohmann::json& object, const std::string& whe
 
 /// Every option with its present value, nested as in the file.
 [[nodiscard]] nlohmann::ordered_json write_options(const option_list& list);
+
+template <class T>
+void option_list::list(std::string_view name, std::vector<T>& field, std::string_view help) {
+  list_field target;
+  target.assign = [&field](const nlohmann::json& value) {
+    std::vector<std::pair<std::string, std::string>> wrong;
+    std::vector<T> items(value.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      option_list of_item;
+      describe(of_item, items[i]);
+      auto item_wrong = problems_of(of_item, value[i]);
+      for (auto& [path, text] : item_wrong)
+        wrong.emplace_back("[" + std::to_string(i) + "]" + (path.empty() ? "" : ".") + path,
+                           std::move(text));
+    }
+    if (wrong.empty())
+      field = std::move(items);
+    return wrong;
+  };
+  target.value = [&field] {
+    auto out = nlohmann::json::array();
+    for (auto& item : field) {
+      option_list of_item;
+      describe(of_item, item);
+      out.push_back(nlohmann::json(write_options(of_item)));
+    }
+    return out;
+  };
+  add(name, std::move(target), {}, help);
+}
 
 /// Sets one option from the command line's "path=value". The value is read as JSON where it is
 /// JSON, and as text otherwise. \throws user_error

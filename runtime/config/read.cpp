@@ -29,11 +29,13 @@ std::string suggestion(const option_list& list, std::string_view section, std::s
   return "; known here: " + quoted_list(here);
 }
 
+using problem_pairs = std::vector<std::pair<std::string, std::string>>;
+
 void read_section(const option_list& list, const nlohmann::json& object, const std::string& section,
-                  problem_list& problems) {
+                  problem_pairs& problems) {
   if (!object.is_object()) {
-    problems.add(section, "found " + describe_value(object) + ", expected an object with "
-                            + quoted_list(list.names_in(section)));
+    problems.emplace_back(section, "found " + describe_value(object) + ", expected an object with "
+                                     + quoted_list(list.names_in(section)));
     return;
   }
   for (const auto& [key, value] : object.items()) {
@@ -41,10 +43,14 @@ void read_section(const option_list& list, const nlohmann::json& object, const s
     if (list.is_section(path))
       read_section(list, value, path, problems);
     else if (const auto* o = list.find(path)) {
-      if (auto expected = o->assign(value); !expected.empty())
-        problems.add(path, "found " + describe_value(value) + ", expected " + expected);
+      const auto* items = std::get_if<list_field>(&o->target);
+      if (items && value.is_array()) {
+        for (auto& [inside, text] : items->assign(value))
+          problems.emplace_back(path + inside, std::move(text));
+      } else if (auto expected = o->assign(value); !expected.empty())
+        problems.emplace_back(path, "found " + describe_value(value) + ", expected " + expected);
     } else
-      problems.add(path, "unknown key" + suggestion(list, section, key));
+      problems.emplace_back(path, "unknown key" + suggestion(list, section, key));
   }
 }
 
@@ -111,7 +117,15 @@ void problem_list::throw_if_any() const {
 }
 
 void read_options(const option_list& list, const nlohmann::json& object, problem_list& problems) {
-  read_section(list, object, "", problems);
+  for (const auto& [path, text] : problems_of(list, object))
+    problems.add(path, text);
+}
+
+std::vector<std::pair<std::string, std::string>> problems_of(const option_list& list,
+                                                             const nlohmann::json& object) {
+  problem_pairs out;
+  read_section(list, object, "", out);
+  return out;
 }
 
 nlohmann::ordered_json write_options(const option_list& list) {

@@ -76,8 +76,11 @@ constexpr std::array<std::string_view, 3> names(kl_estimator) { return {"k1", "k
 enum class kl_reference : std::uint8_t { none, initial };
 constexpr std::array<std::string_view, 2> names(kl_reference) { return {"none", "initial"}; }
 
-enum class sync_transport : std::uint8_t { local, ucx };
-constexpr std::array<std::string_view, 2> names(sync_transport) { return {"local", "ucx"}; }
+/// `automatic`: local in one process, UCX between several.
+enum class sync_transport : std::uint8_t { automatic, local, ucx };
+constexpr std::array<std::string_view, 3> names(sync_transport) {
+  return {"auto", "local", "ucx"};
+}
 
 // -- sections --------------------------------------------------------------------------------------
 
@@ -233,7 +236,9 @@ struct eval_settings {
 };
 
 struct weight_sync_settings {
-  sync_transport transport = sync_transport::local;
+  sync_transport transport = sync_transport::automatic;
+  std::string protocols; ///< UCX_TLS; empty: what UCX chooses
+  std::string devices;   ///< UCX_NET_DEVICES; empty: what UCX chooses
   double timeout_s = 30;
   std::int32_t retries = 3;
   double lease_s = 60;
@@ -242,6 +247,57 @@ struct weight_sync_settings {
 struct supervisor_settings {
   std::int32_t max_restarts = 5;
   double stall_report_s = 30;
+};
+
+/// How many actors of each kind a node runs. Exactly one node has the trainer, and with it the
+/// rollout controller and the publisher of weights.
+struct node_actors_settings {
+  std::int32_t trainer = 0;
+  std::int32_t generator = 0;
+  std::int32_t reward = 0;
+  std::int32_t replay = 0;
+  std::int32_t evaluator = 0;
+};
+
+/// One process of a cluster.
+struct node_settings {
+  std::string name;
+  std::string host = "127.0.0.1"; ///< where it runs: an address or a name that others reach
+  std::int32_t port = 0;          ///< the trainer's node listens on it; others need none
+  node_actors_settings actors;
+  std::vector<std::string> devices; ///< CUDA devices that it sees; empty: all
+  nlohmann::json env = nlohmann::json::object(); ///< environment variables: text by name
+};
+
+/// Certificates for the links between nodes, in PEM files.
+struct tls_settings {
+  std::string certificate;
+  std::string key;
+  std::string ca;
+};
+
+/// Several processes, on one machine or many. No nodes: everything in one process.
+struct cluster_settings {
+  std::vector<node_settings> nodes;
+  tls_settings tls;
+  bool insecure = false; ///< links beyond loopback without certificates
+  double heartbeat_s = 1;
+  double lost_after_s = 5; ///< a node that says nothing for so long is gone
+  double join_timeout_s = 120;
+
+  /// The node with the trainer, or nullptr.
+  [[nodiscard]] const node_settings* head() const {
+    for (const auto& n : nodes)
+      if (n.actors.trainer > 0)
+        return &n;
+    return nullptr;
+  }
+  [[nodiscard]] const node_settings* find(std::string_view name) const {
+    for (const auto& n : nodes)
+      if (n.name == name)
+        return &n;
+    return nullptr;
+  }
 };
 
 struct log_settings {
@@ -266,6 +322,7 @@ struct settings {
   eval_settings eval;
   weight_sync_settings weight_sync;
   supervisor_settings supervisor;
+  cluster_settings cluster;
   log_settings log;
 
   /// Rollouts that the replay buffer holds, with the default resolved.

@@ -274,3 +274,36 @@ TEST_CASE("edit distance") {
     CHECK((edit_distance(a, b) == 0) == (a == b));
   }
 }
+
+TEST_CASE("config: a cluster's nodes are read, named in errors, and written back") {
+  auto with = [](const std::string& nodes) {
+    return parse_settings(R"({"cluster": {"nodes": )" + nodes + "}}", "c.json");
+  };
+  auto error = [&](const std::string& nodes) -> std::string {
+    try {
+      with(nodes);
+    } catch (const user_error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string rest = R"({"name": "g", "actors": {"generator": 2, "reward": 1, "replay": 1}}])";
+  auto s = with(R"([{"name": "t", "port": 4700, "actors": {"trainer": 1}}, )" + rest);
+  CHECK(s.cluster.head()->name == "t");
+  CHECK(s.cluster.find("g")->actors.generator == 2);
+  CHECK(resolved_json(parse_settings(resolved_json(s), "again")) == resolved_json(s));
+
+  CHECK_THAT(error(R"([{"name": "t", "prot": 1}])"),
+             Catch::Contains("cluster.nodes[0].prot: unknown key (did you mean \"port\"?)"));
+  CHECK_THAT(error(R"([{"name": "t", "port": "x"}])"), Catch::Contains("cluster.nodes[0].port: found"));
+  CHECK_THAT(error(R"([7])"), Catch::Contains("cluster.nodes[0]: found 7, expected an object"));
+  CHECK_THAT(error("7"), Catch::Contains("cluster.nodes: found 7"));
+  CHECK_THAT(error(R"([{"name": "t", "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains("cluster.nodes[0].port: is missing"));
+  CHECK_THAT(error(R"([{"name": "t", "port": 1, "host": "10.0.0.1", "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains("with no certificates"));
+  CHECK_THAT(error(R"([{"name": "g", "port": 1, "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains("is taken by cluster.nodes[0]"));
+  CHECK_THAT(error(R"([{"name": "t", "port": 1, "actors": {"trainer": 1}}])"),
+             Catch::Contains("0 of the nodes' actors are \"generator\""));
+}
