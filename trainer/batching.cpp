@@ -174,25 +174,127 @@ std::vector<training_sequence> training_sequences(std::span<const scored_group> 
   return result;
 }
 
-packed_sequences pack(std::span<const training_sequence> sequences,
-                      std::span<const std::size_t> which) {
-  packed_sequences p;
-  for (auto s : which) {
-    const auto& seq = sequences[s];
-    auto base = static_cast<std::int64_t>(p.tokens.size());
-    for (std::size_t i = 0; i + 1 < seq.tokens.size(); ++i) {
-      p.tokens.push_back(seq.tokens[i]);
-      p.positions.push_back(static_cast<std::int64_t>(i));
-      if (seq.versions[i + 1] >= 0) {
-        p.rows.push_back(base + static_cast<std::int64_t>(i));
-        p.targets.push_back(seq.tokens[i + 1]);
-        p.behaviour_logp.push_back(seq.behaviour_logp[i + 1]);
-        p.versions.push_back(seq.versions[i + 1]);
-      }
+std::vector<sibling_run> sibling_runs(std::span<const training_sequence> sequences,
+                                      std::span<const std::size_t> which) {
+  std::vector<sibling_run> runs;
+  auto inputs = [&](std::size_t i) {
+    const auto& t = sequences[which[i]].tokens;
+    return t.empty() ? t : t.first(t.size() - 1);
+  };
+  for (std::size_t i = 0; i < which.size(); i = runs.back().first + runs.back().count) {
+    sibling_run run{i, 1, 0, static_cast<std::int64_t>(inputs(i).size())};
+    auto total = run.packed_tokens, common = run.packed_tokens;
+    for (auto j = i + 1; j < which.size()
+                         && sequences[which[j]].group == sequences[which[i]].group; ++j) {
+      auto length = static_cast<std::int64_t>(inputs(j).size());
+      auto most = std::min(common, length);
+      common = std::mismatch(inputs(i).begin(), inputs(i).begin() + most, inputs(j).begin()).first
+               - inputs(i).begin();
+      total += length;
+      ++run.count;
     }
-    p.cu_seqlens.push_back(static_cast<std::int32_t>(p.tokens.size()));
+    if (run.count > 1) {
+      run.prefix = common;
+      run.packed_tokens = total - common * static_cast<std::int64_t>(run.count - 1);
+    }
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+packing_units units_of(std::span<const training_sequence> sequences,
+                       std::span<const std::size_t> which, std::int64_t token_budget) {
+  packing_units units;
+  auto add = [&](std::vector<std::size_t> members, std::int64_t length) {
+    units.members.push_back(std::move(members));
+    units.lengths.push_back(length);
+  };
+  for (const auto& run : sibling_runs(sequences, which)) {
+    auto length = [&](std::size_t i) {
+      return static_cast<std::int64_t>(sequences[which[i]].tokens.size());
+    };
+    auto saved = run.prefix * static_cast<std::int64_t>(run.count - 1);
+    if (run.count == 1 || saved * 10 < run.packed_tokens + saved) {
+      for (std::size_t i = 0; i < run.count; ++i)
+        add({run.first + i}, length(run.first + i));
+      continue;
+    }
+    std::vector<std::size_t> piece;
+    std::int64_t tokens = 0;
+    for (auto i = run.first; i < run.first + run.count; ++i) {
+      if (!piece.empty() && tokens + length(i) - run.prefix > token_budget) {
+        add(std::move(piece), tokens);
+        piece.clear();
+      }
+      tokens = piece.empty() ? length(i) : tokens + length(i) - run.prefix;
+      piece.push_back(i);
+    }
+    add(std::move(piece), tokens);
+  }
+  return units;
+}
+
+namespace {
+
+void end_segment(packed_sequences& p, std::int32_t prefix) {
+  p.cu_seqlens.push_back(static_cast<std::int32_t>(p.tokens.size()));
+  p.prefixes.push_back(prefix);
+}
+
+/// Tokens [from, to) of a sequence, as model input.
+void append(packed_sequences& p, const training_sequence& seq, std::int64_t from,
+            std::int64_t to) {
+  for (auto i = from; i < to; ++i) {
+    p.tokens.push_back(seq.tokens[static_cast<std::size_t>(i)]);
+    p.positions.push_back(i);
+  }
+}
+
+/// A run of siblings: what they share, then the rest of each.
+void append(packed_sequences& p, std::span<const training_sequence> sequences,
+            std::span<const std::size_t> siblings, std::int64_t prefix) {
+  auto shared_at = static_cast<std::int64_t>(p.tokens.size());
+  std::int32_t root = -1;
+  if (prefix > 0) {
+    append(p, sequences[siblings.front()], 0, prefix);
+    end_segment(p, -1);
+    root = static_cast<std::int32_t>(p.prefixes.size()) - 1;
+  }
+  for (auto s : siblings) {
+    const auto& seq = sequences[s];
+    auto inputs = static_cast<std::int64_t>(seq.tokens.size()) - 1;
+    auto own_at = static_cast<std::int64_t>(p.tokens.size());
+    append(p, seq, prefix, inputs);
+    if (inputs > prefix || prefix == 0)
+      end_segment(p, root);
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      auto next = static_cast<std::size_t>(i) + 1;
+      if (seq.versions[next] < 0)
+        continue;
+      p.rows.push_back(i < prefix ? shared_at + i : own_at + i - prefix);
+      p.targets.push_back(seq.tokens[next]);
+      p.behaviour_logp.push_back(seq.behaviour_logp[next]);
+      p.versions.push_back(seq.versions[next]);
+    }
     p.sampled_cu_seqlens.push_back(static_cast<std::int32_t>(p.rows.size()));
   }
+}
+
+} // namespace
+
+packed_sequences pack(std::span<const training_sequence> sequences,
+                      std::span<const std::size_t> which, bool share_prompts) {
+  packed_sequences p;
+  if (share_prompts) {
+    for (const auto& run : sibling_runs(sequences, which))
+      append(p, sequences, which.subspan(run.first, run.count), run.prefix);
+    if (std::all_of(p.prefixes.begin(), p.prefixes.end(), [](auto x) { return x < 0; }))
+      p.prefixes.clear();
+    return p;
+  }
+  for (std::size_t i = 0; i < which.size(); ++i)
+    append(p, sequences, which.subspan(i, 1), 0);
+  p.prefixes.clear();
   return p;
 }
 

@@ -26,24 +26,47 @@ struct training_sequence {
 /// disagree in length or its very first token claims to be sampled (nothing could predict it).
 std::vector<training_sequence> training_sequences(std::span<const scored_group> groups);
 
+/// Each part holds indices, ascending.
+using partition = std::vector<std::vector<std::size_t>>;
+
 /// Sequences end to end, without padding. The model reads `tokens`; a sequence's last token is not
-/// among them, because nothing follows it. The arrays from `rows` on have one entry per sampled
-/// token, in order: row `rows[i]` of the model's output predicts `targets[i]`.
+/// among them, because nothing follows it. Where siblings share a prompt it stands there once, as a
+/// segment of its own that the answers continue. The arrays from `rows` on have one entry per
+/// sampled token, in order of the sequences: row `rows[i]` of the model's output predicts
+/// `targets[i]`; siblings may name the same row.
 struct packed_sequences {
   std::vector<std::int64_t> tokens, positions;   ///< [N]
-  std::vector<std::int32_t> cu_seqlens{0};       ///< [S + 1], into tokens
+  std::vector<std::int32_t> cu_seqlens{0};       ///< [segments + 1], into tokens
+  std::vector<std::int32_t> prefixes;            ///< [segments], as in model::packed_batch; or empty
   std::vector<std::int64_t> rows, targets;       ///< [M]
   std::vector<float> behaviour_logp;             ///< [M]
   std::vector<std::int32_t> versions;            ///< [M]
   std::vector<std::int32_t> sampled_cu_seqlens{0}; ///< [S + 1], into rows
 };
 
-/// Packs sequences[which[0]], sequences[which[1]], …
+/// Packs sequences[which[0]], sequences[which[1]], …; with `share_prompts` neighbours of one group
+/// share the tokens that all of them begin with.
 packed_sequences pack(std::span<const training_sequence> sequences,
-                      std::span<const std::size_t> which);
+                      std::span<const std::size_t> which, bool share_prompts = false);
 
-/// Each part holds indices, ascending.
-using partition = std::vector<std::vector<std::size_t>>;
+/// Neighbours of one group in `which`, and what they share.
+struct sibling_run {
+  std::size_t first = 0, count = 0;  ///< in `which`
+  std::int64_t prefix = 0;           ///< input tokens that all of them begin with; 0 for a run of one
+  std::int64_t packed_tokens = 0;    ///< that pack() makes of them
+};
+std::vector<sibling_run> sibling_runs(std::span<const training_sequence> sequences,
+                                      std::span<const std::size_t> which);
+
+/// What must stay together in a micro-batch: siblings where sharing their prompt saves a tenth of
+/// their tokens or more (cut into pieces where they exceed the budget together), else a sequence.
+/// Indices are into `which`; lengths are the tokens that count against the budget.
+struct packing_units {
+  partition members;
+  std::vector<std::int64_t> lengths;
+};
+packing_units units_of(std::span<const training_sequence> sequences,
+                       std::span<const std::size_t> which, std::int64_t token_budget);
 
 /// Micro-batches of at most `token_budget` tokens each, and `at_least` many of them (but never an
 /// empty one). fewest_sequences (AReaL, algorithm 1): the longest first, each into the fitting

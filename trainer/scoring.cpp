@@ -20,7 +20,7 @@ policy_loss::token_logprobs_result score_tokens(const model::transformer& networ
                                                 const packed_sequences& packed,
                                                 double temperature) {
   auto hidden = network.hidden({tensor_of(packed.tokens), tensor_of(packed.positions),
-                                packed.cu_seqlens});
+                                packed.cu_seqlens, packed.prefixes});
   return policy_loss::token_logprobs(hidden.index_select(0, tensor_of(packed.rows)),
                                      network.head_weight(), tensor_of(packed.targets),
                                      {.temperature = temperature});
@@ -41,16 +41,24 @@ at::Tensor token_layout::places(std::span<const std::size_t> which) const {
 
 partition batch_scorer::split(std::span<const std::size_t> which) const {
   std::vector<std::size_t> used;
-  std::vector<std::int64_t> lengths;
   for (auto s : which)
-    if (layout_.cu_seqlens[s + 1] > layout_.cu_seqlens[s]) {
+    if (layout_.cu_seqlens[s + 1] > layout_.cu_seqlens[s])
       used.push_back(s);
-      lengths.push_back(static_cast<std::int64_t>(sequences_[s].tokens.size()));
+  packing_units units;
+  if (share_prompts_)
+    units = units_of(sequences_, used, micro_batch_tokens_);
+  else
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      units.members.push_back({i});
+      units.lengths.push_back(static_cast<std::int64_t>(sequences_[used[i]].tokens.size()));
     }
-  auto parts = micro_batches(lengths, micro_batch_tokens_, packing_);
-  for (auto& part : parts)
-    for (auto& i : part)
-      i = used[i];
+  partition parts;
+  for (const auto& part : micro_batches(units.lengths, micro_batch_tokens_, packing_)) {
+    auto& members = parts.emplace_back();
+    for (auto u : part)
+      for (auto i : units.members[u])
+        members.push_back(used[i]);
+  }
   return parts;
 }
 
@@ -59,7 +67,7 @@ void batch_scorer::fill(at::Tensor& logp, const model::transformer& network,
   at::NoGradGuard no_grad;
   for (const auto& part : split(which))
     logp.index_copy_(0, layout_.places(part),
-                     score_tokens(network, pack(sequences_, part), temperature_).logp);
+                     score_tokens(network, packed(part), temperature_).logp);
 }
 
 } // namespace millrace::trainer

@@ -37,9 +37,10 @@ struct token_layout {
 class batch_scorer {
 public:
   batch_scorer(std::span<const training_sequence> sequences, const token_layout& layout,
-               std::int64_t micro_batch_tokens, micro_batch_packing packing, double temperature)
+               std::int64_t micro_batch_tokens, micro_batch_packing packing, double temperature,
+               bool share_prompts = true)
       : sequences_(sequences), layout_(layout), micro_batch_tokens_(micro_batch_tokens),
-        packing_(packing), temperature_(temperature) {}
+        packing_(packing), temperature_(temperature), share_prompts_(share_prompts) {}
 
   /// Writes the log-probs of the sampled tokens of `which` under `network` into their places in
   /// `logp`, fp32 [tokens of the batch].
@@ -48,6 +49,11 @@ public:
 
   /// Splits `which`, leaving out sequences with no sampled token.
   [[nodiscard]] partition split(std::span<const std::size_t> which) const;
+
+  /// A part of split() as the model reads it.
+  [[nodiscard]] packed_sequences packed(std::span<const std::size_t> part) const {
+    return pack(sequences_, part, share_prompts_);
+  }
 
   [[nodiscard]] std::span<const training_sequence> sequences() const { return sequences_; }
   [[nodiscard]] const token_layout& layout() const { return layout_; }
@@ -59,6 +65,7 @@ private:
   std::int64_t micro_batch_tokens_;
   micro_batch_packing packing_;
   double temperature_;
+  bool share_prompts_;
 };
 
 } // namespace millrace::trainer

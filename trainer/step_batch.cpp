@@ -43,7 +43,7 @@ step_batch::step_batch(version training_from, std::span<const scored_group> grou
                        const settings& s)
     : from(training_from), sequences(training_sequences(groups)), layout(sequences),
       scorer(sequences, layout, s.trainer.micro_batch_tokens, s.trainer.packing,
-             s.sampling.temperature > 0 ? s.sampling.temperature : 1.0),
+             s.sampling.temperature > 0 ? s.sampling.temperature : 1.0, s.trainer.share_prompts),
       everything(first_n(sequences.size())) {
   auto packed = pack(sequences, everything);
   refuse_stale(packed, from, s.rollout.eta);

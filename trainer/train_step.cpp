@@ -276,7 +276,7 @@ policy_loss::inputs reinforcement::loss_inputs(step_batch& b, const packed_seque
 /// the loss's gradient at its log-probs is expected to be 0; if it isn't, once more with gradient.
 bool reinforcement::train_micro_batch(step_batch& b, std::span<const std::size_t> which,
                                       const shares& whole, bool with_gradient) {
-  auto packed = pack(b.sequences, which);
+  auto packed = b.scorer.packed(which);
   refuse_stale(packed, b.from, settings_.rollout.eta);
   policy_loss::token_logprobs_result scored;
   {

@@ -187,6 +187,8 @@ void describe(option_list& v, trainer_settings& s) {
   v("packing", s.packing,
     "Into micro-batches: each sequence, the longest first, to where the fewest are (AReaL), or as "
     "equal as largest differencing makes them");
+  v("share_prompts", s.share_prompts,
+    "What the answers of a group have in common at their beginning goes through the model once");
   v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
 }
 

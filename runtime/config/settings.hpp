@@ -217,6 +217,7 @@ struct trainer_settings {
   std::int32_t epochs = 1;
   std::int32_t micro_batch_tokens = 4096;
   micro_batch_packing packing = micro_batch_packing::fewest_sequences;
+  bool share_prompts = true;
   std::int32_t threads = 1;
 };
 

@@ -30,6 +30,23 @@ dtype element_type(const at::Tensor& t) {
   throw invariant_error("a parameter is neither fp32, bf16 nor fp16");
 }
 
+/// A sequence that is continued is followed at once by what continues it.
+void check_prefixes(const packed_batch& batch) {
+  if (batch.prefixes.empty())
+    return;
+  ensure(batch.prefixes.size() + 1 == batch.cu_seqlens.size(),
+         "a packed batch names prefixes of some sequences only");
+  std::int32_t root = -1;
+  for (std::size_t s = 0; s < batch.prefixes.size(); ++s) {
+    const auto p = batch.prefixes[s];
+    if (p < 0)
+      root = static_cast<std::int32_t>(s);
+    else
+      ensure(p == root, [&] { return "sequence " + std::to_string(s) + " continues sequence "
+                                     + std::to_string(p) + ", which isn't the one before it"; });
+  }
+}
+
 } // namespace
 
 struct transformer::parts {
@@ -170,13 +187,15 @@ at::Tensor transformer::hidden(const packed_batch& batch) const {
          [&] { return "packed batch of " + std::to_string(n) + " tokens, "
                       + std::to_string(batch.positions.numel()) + " positions and "
                       + std::to_string(ends.size()) + " boundaries"; });
+  check_prefixes(batch);
   auto x = at::embedding(parts_->embedding, batch.tokens);
   if (n > 0) {
     auto layout = std::make_shared<attention_layout>();
     layout->heads = parts_->config.num_attention_heads;
     layout->kv_heads = parts_->config.num_key_value_heads;
     layout->head_dim = parts_->config.head_dim;
-    layout->cu_seqlens = ends;
+    layout->parts = {ends, batch.prefixes};
+    layout->trees = layout->parts.trees();
     layout->positions = batch.positions.contiguous();
     layout->rotation = parts_->rotation_for(batch.positions.max().item<std::int64_t>() + 1);
     for (const auto& l : parts_->layers)

@@ -21,6 +21,9 @@ struct packed_batch {
   at::Tensor tokens;    ///< [N] int64
   at::Tensor positions; ///< [N] int64, each sequence from 0
   std::vector<std::int32_t> cu_seqlens; ///< [S + 1]: 0, end of the first, …, N
+  /// [S] or empty: the sequence that this one continues, or −1 (see segments in attention.hpp). Its
+  /// positions go on from there.
+  std::vector<std::int32_t> prefixes;
 };
 
 /// Packs sequences given as plain vectors; empty ones are allowed.

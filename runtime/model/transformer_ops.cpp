@@ -1,7 +1,6 @@
 #include "runtime/model/transformer_ops.hpp"
 
 #include "runtime/error.hpp"
-#include "runtime/model/attention.hpp"
 #include "runtime/model/kernels.hpp"
 
 #include <ATen/ATen.h>
@@ -143,7 +142,7 @@ struct held_layout : torch::CustomClassHolder {
 
 attention_input input_of(const at::Tensor& rotated, const attention_layout& layout) {
   return {rotated.const_data_ptr<float>(), layout.heads, layout.kv_heads, layout.head_dim,
-          &layout.cu_seqlens};
+          &layout.parts, &layout.trees};
 }
 
 /// Rotates the q and k heads of every token in place.
@@ -208,7 +207,8 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
-/// All sequences padded to the longest at their ends: causality keeps the padding unseen.
+/// All segments, each with its prefix before it, padded to the longest at their ends: causality
+/// keeps the padding unseen. What a prefix's own queries find a second time is left out.
 at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& layout) {
   const auto n = qkv.size(0), h = layout.heads, kv = layout.kv_heads, dim = layout.head_dim;
   const auto heads = qkv.view({n, h + 2 * kv, dim});
@@ -216,18 +216,26 @@ at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& lay
   const auto sin = angles(layout.rotation->host.sin, layout, qkv);
   const auto turned = at::cat({rotated(heads.narrow(1, 0, h + kv), cos, sin),
                                heads.narrow(1, h + kv, kv)}, 1);
-  const auto sequences = static_cast<std::int64_t>(layout.cu_seqlens.size()) - 1;
+  const auto& parts = layout.parts;
+  const auto sequences = parts.count();
+  const auto before = [&](std::int64_t s) {
+    return parts.prefix_of(s) < 0 ? 0 : parts.length(parts.prefix_of(s));
+  };
   std::int64_t longest = 0;
-  for (std::size_t s = 0; s + 1 < layout.cu_seqlens.size(); ++s)
-    longest = std::max<std::int64_t>(longest, layout.cu_seqlens[s + 1] - layout.cu_seqlens[s]);
-  auto gather = at::zeros({sequences * longest}, at::kLong), back = at::empty({n}, at::kLong);
   for (std::int64_t s = 0; s < sequences; ++s)
-    for (std::int64_t i = layout.cu_seqlens[static_cast<std::size_t>(s)];
-         i < layout.cu_seqlens[static_cast<std::size_t>(s) + 1]; ++i) {
-      const auto slot = s * longest + i - layout.cu_seqlens[static_cast<std::size_t>(s)];
-      gather.mutable_data_ptr<std::int64_t>()[slot] = i;
-      back.mutable_data_ptr<std::int64_t>()[i] = slot;
+    longest = std::max<std::int64_t>(longest, before(s) + parts.length(s));
+  auto gather = at::zeros({sequences * longest}, at::kLong), back = at::empty({n}, at::kLong);
+  auto* from = gather.mutable_data_ptr<std::int64_t>();
+  auto* slot_of = back.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    auto slot = s * longest;
+    for (std::int64_t i = 0; i < before(s); ++i)
+      from[slot++] = parts.begin(parts.prefix_of(s)) + i;
+    for (std::int64_t i = parts.begin(s); i < parts.begin(s + 1); ++i) {
+      slot_of[i] = slot;
+      from[slot++] = i;
     }
+  }
   const auto padded = turned.index_select(0, gather.to(qkv.device()))
                         .view({sequences, longest, h + 2 * kv, dim}).transpose(1, 2);
   const auto expand = [&](const at::Tensor& x) {

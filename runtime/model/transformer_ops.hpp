@@ -3,6 +3,7 @@
 // The transformer's differentiable operations. On CPU in fp32 each is one fused kernel with its own
 // backward; elsewhere the same mathematics is composed of ATen's operations.
 
+#include "runtime/model/attention.hpp"
 #include "runtime/model/model_config.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -38,12 +39,13 @@ struct rotary {
 /// Where the sequences of a batch begin and end, with its rotary angles.
 struct attention_layout {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::vector<std::int32_t> cu_seqlens;
+  segments parts;
+  std::vector<std::int32_t> trees; ///< parts.trees()
   at::Tensor positions; ///< [N] int64
   std::shared_ptr<const rotary> rotation;
 };
 
-/// Rotates q and k and attends causally within each sequence: qkv [N, (heads + 2·kv_heads)·dim] →
+/// Rotates q and k and attends causally within each segment, and to all of its prefix: qkv [N, (heads + 2·kv_heads)·dim] →
 /// [N, heads·dim].
 at::Tensor causal_attention(const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout);

@@ -88,6 +88,69 @@ TEST_CASE("a sequence's hidden states do not depend on its neighbours") {
   REQUIRE(t.hidden(pack({})).size(0) == 0);
 }
 
+TEST_CASE("answers that continue a shared prompt equal those with a prompt each") {
+  for (const char* type : {"llama", "qwen3"})
+    for (const auto number : {at::kFloat, at::kDouble}) { // fused, composed
+      transformer shared(test::small_config(type), at::TensorOptions(number)),
+        apart(test::small_config(type), at::TensorOptions(number));
+      {
+        transformer values(test::small_config(type));
+        values.initialise(7);
+        const c10::NoGradGuard guard;
+        shared.flat().copy_(values.flat());
+        apart.flat().copy_(values.flat());
+      }
+      // A lone sequence, prompts of 1, 17 and 70 with answers, an empty one among them.
+      const std::vector<std::vector<std::int64_t>> trees{{9}, {1, 3, 1}, {17, 5, 0, 20}, {70, 2, 18}};
+      std::vector<std::vector<std::int32_t>> parts, whole;
+      packed_batch batch;
+      std::vector<std::int32_t> prefixes;
+      std::vector<std::int64_t> rows, twins; // of `batch`, of its unshared twin
+      std::int64_t at = 0, twin = 0;
+      for (const auto& tree : trees) {
+        const auto drawn = sequences_of(100 + tree[0], tree, 37);
+        const auto root = static_cast<std::int32_t>(parts.size()), root_at = std::int32_t(at);
+        for (std::size_t i = 0; i < drawn.size(); ++i) {
+          parts.push_back(drawn[i]);
+          prefixes.push_back(i == 0 ? -1 : root);
+          if (i > 0 || drawn.size() == 1) {
+            auto joined = i == 0 ? std::vector<std::int32_t>{} : drawn[0];
+            joined.insert(joined.end(), drawn[i].begin(), drawn[i].end());
+            for (std::size_t j = 0; j < joined.size(); ++j) {
+              const auto before = i == 0 ? std::size_t{0} : drawn[0].size();
+              rows.push_back(j < before ? root_at + std::int64_t(j)
+                                        : at + std::int64_t(j - before));
+              twins.push_back(twin++);
+            }
+            whole.push_back(std::move(joined));
+          }
+          at += static_cast<std::int64_t>(drawn[i].size());
+        }
+      }
+      batch = pack(parts);
+      batch.prefixes = prefixes;
+      for (std::size_t s = 0; s < prefixes.size(); ++s)
+        if (prefixes[s] >= 0)
+          batch.positions.narrow(0, batch.cu_seqlens[s], std::int64_t(parts[s].size()))
+            .add_(std::int64_t(parts[static_cast<std::size_t>(prefixes[s])].size()));
+      const auto a = shared.hidden(batch).index_select(0, at::tensor(rows));
+      const auto b = apart.hidden(pack(whole)).index_select(0, at::tensor(twins));
+      INFO(type << " " << number);
+      REQUIRE(difference(a, b) < 1e-5);
+      const auto weights = at::sin(at::arange(a.numel(), at::TensorOptions(number))).view_as(a);
+      (a * weights).sum().backward();
+      (b * weights).sum().backward();
+      for (std::size_t i = 0; i < shared.parameters().size(); ++i) {
+        const auto& p = shared.parameters()[i];
+        const auto g = p.value.grad(), h = apart.parameters()[i].value.grad();
+        if (!h.defined()) // an untied head
+          continue;
+        INFO(p.name);
+        REQUIRE(difference(g, h) < 1e-6 + 1e-5 * h.abs().max().item<double>());
+      }
+    }
+}
+
 TEST_CASE("gradients gather in one flat buffer") {
   transformer t(test::small_config()), u(test::small_config());
   t.initialise(1);
@@ -142,4 +205,9 @@ TEST_CASE("malformed batches are refused") {
   REQUIRE_THROWS_AS(t.hidden(batch), invariant_error);
   batch.cu_seqlens = {0, 4, 3};
   REQUIRE_THROWS_AS(t.hidden(batch), invariant_error);
+  batch = pack({{1}, {2}, {3}});
+  for (const auto& wrong : {std::vector<std::int32_t>{-1}, {0, -1, -1}, {-1, -1, 0}, {-1, 0, 1}}) {
+    batch.prefixes = wrong;
+    REQUIRE_THROWS_AS(t.hidden(batch), invariant_error);
+  }
 }

@@ -214,3 +214,64 @@ TEST_CASE("minibatches keep groups whole and are balanced") {
   }
   REQUIRE(minibatches({}, 3, 0).empty());
 }
+
+TEST_CASE("packing with shared prompts holds the same tokens, fewer times") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 rng{seed};
+    std::vector<scored_group> groups(1 + rng() % 4);
+    std::int64_t id = 0;
+    for (auto& g : groups) {
+      std::vector<std::int32_t> prompt(1 + rng() % 5);
+      for (auto& t : prompt)
+        t = static_cast<std::int32_t>(rng() % 3);
+      for (int i = 0, n = 1 + static_cast<int>(rng() % 4); i < n; ++i) {
+        std::vector<std::int32_t> versions(rng() % 5);
+        for (auto& v : versions)
+          v = static_cast<std::int32_t>(rng() % 3) - 1;
+        auto r = make_rollout(id, i, static_cast<std::int32_t>(prompt.size()), versions);
+        for (std::size_t j = 0; j < r.tokens.size(); ++j)
+          r.tokens[j] = j < prompt.size() ? prompt[j] : static_cast<std::int32_t>(rng() % 2);
+        g.rollouts.push_back(std::move(r));
+      }
+      ++id;
+    }
+    auto sequences = training_sequences(groups);
+    auto which = first(sequences.size());
+    auto apart = pack(sequences, which), shared = pack(sequences, which, true);
+    REQUIRE(apart.prefixes.empty());
+    REQUIRE(shared.targets == apart.targets);
+    REQUIRE(shared.versions == apart.versions);
+    REQUIRE(shared.behaviour_logp == apart.behaviour_logp);
+    REQUIRE(shared.sampled_cu_seqlens == apart.sampled_cu_seqlens);
+    std::int64_t expected = 0;
+    for (const auto& run : sibling_runs(sequences, which))
+      expected += run.packed_tokens;
+    REQUIRE(static_cast<std::int64_t>(shared.tokens.size()) == expected);
+    // What a row has read: its segment up to itself, after all of the prefix.
+    auto history = [](const packed_sequences& p, std::int64_t row) {
+      std::vector<std::int64_t> read;
+      auto s = static_cast<std::size_t>(
+        std::upper_bound(p.cu_seqlens.begin(), p.cu_seqlens.end(), row) - p.cu_seqlens.begin() - 1);
+      if (!p.prefixes.empty() && p.prefixes[s] >= 0) {
+        auto q = static_cast<std::size_t>(p.prefixes[s]);
+        read.assign(p.tokens.begin() + p.cu_seqlens[q], p.tokens.begin() + p.cu_seqlens[q + 1]);
+      }
+      read.insert(read.end(), p.tokens.begin() + p.cu_seqlens[s], p.tokens.begin() + row + 1);
+      REQUIRE(p.positions[static_cast<std::size_t>(row)]
+              == static_cast<std::int64_t>(read.size()) - 1);
+      return read;
+    };
+    for (std::size_t i = 0; i < apart.rows.size(); ++i)
+      REQUIRE(history(shared, shared.rows[i]) == history(apart, apart.rows[i]));
+
+    std::int64_t budget = 9 + static_cast<std::int64_t>(rng() % 20);
+    auto units = units_of(sequences, which, budget);
+    REQUIRE(flattened(units.members) == which);
+    for (std::size_t u = 0; u < units.members.size(); ++u) {
+      REQUIRE(units.lengths[u] <= budget);
+      REQUIRE(static_cast<std::int64_t>(pack(sequences, units.members[u], true).tokens.size())
+              <= units.lengths[u]);
+    }
+  }
+}

@@ -102,4 +102,27 @@ inline std::vector<scored_group> random_groups(std::uint64_t seed, int groups, i
   return result;
 }
 
+/// The same, where a group's rollouts answer one prompt, and some begin alike.
+inline std::vector<scored_group> sibling_groups(std::uint64_t seed, int groups, int per_group,
+                                                version from, int eta, int vocabulary = 12) {
+  auto result = random_groups(seed, groups, per_group, from, eta, vocabulary);
+  for (auto& g : result)
+    for (auto& r : g.rollouts) {
+      const auto& first = g.rollouts.front();
+      auto prompt = static_cast<std::size_t>(first.prompt_length);
+      auto old = static_cast<std::size_t>(r.prompt_length);
+      auto replace = [&](auto& into, const auto& by) {
+        into.erase(into.begin(), into.begin() + static_cast<std::ptrdiff_t>(old));
+        into.insert(into.begin(), by.begin(), by.begin() + static_cast<std::ptrdiff_t>(prompt));
+      };
+      if (&r != &first) {
+        replace(r.tokens, first.tokens);
+        replace(r.versions, first.versions);
+        replace(r.behaviour_logp, first.behaviour_logp);
+        r.prompt_length = first.prompt_length;
+      }
+    }
+  return result;
+}
+
 } // namespace millrace::toy

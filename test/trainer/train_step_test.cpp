@@ -406,3 +406,21 @@ TEST_CASE("settings that don't fit are refused with what to set") {
   REQUIRE_THROWS_AS(tight.step({0}, groups), user_error);
   REQUIRE(same_bits(before, parameters(network.views()))); // not after the first minibatch
 }
+
+TEST_CASE("a step with shared prompts equals one without, and reads fewer tokens") {
+  for (auto budget : {100000, 40}) {
+    auto s = tiny_settings();
+    s.trainer.minibatches = 2;
+    s.trainer.micro_batch_tokens = budget;
+    auto groups = sibling_groups(3, 8, 6, {2}, 2);
+    step_statistics with, without;
+    auto a = after_one_step(s, groups, {2}, &with);
+    s.trainer.share_prompts = false;
+    auto b = after_one_step(s, groups, {2}, &without);
+    REQUIRE(largest_difference(a, b) < 1e-4);
+    REQUIRE(with.loss == Approx(without.loss).margin(1e-6));
+    REQUIRE(with.grad_norm == Approx(without.grad_norm).epsilon(1e-4));
+    REQUIRE(with.trained_tokens == without.trained_tokens);
+    REQUIRE(with.processed_tokens < without.processed_tokens);
+  }
+}
