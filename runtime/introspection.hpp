@@ -48,8 +48,10 @@ struct actor_snapshot {
   std::string name;      ///< unique in its node: "generator-0"
   std::string node;      ///< the process that it lives in
   std::string state;     ///< "decoding", "waiting", "training", …
-  std::string waits_for; ///< who or what it waits for, empty while it works
-  double since = 0;      ///< seconds that it has been in this state
+  std::string waits_for; ///< the actor or kind of actors that it waits for, empty while it works
+  std::string reason;    ///< what for: "a batch of 64 to leave v12"
+  double since = 0;      ///< seconds that it has been in this state, or has waited for this
+  double silent = 0;     ///< seconds since it last took a message: more than 2 means busy, or stuck
   std::int64_t mailbox = 0; ///< messages that wait for it
   std::vector<metric_value> counters;
   std::vector<metric_value> gauges;
@@ -57,8 +59,8 @@ struct actor_snapshot {
 
   template <class I>
   friend typename I::result_type inspect(I& f, actor_snapshot& x) {
-    return f(x.kind, x.name, x.node, x.state, x.waits_for, x.since, x.mailbox, x.counters, x.gauges,
-             x.histograms);
+    return f(x.kind, x.name, x.node, x.state, x.waits_for, x.reason, x.since, x.silent, x.mailbox,
+             x.counters, x.gauges, x.histograms);
   }
 };
 

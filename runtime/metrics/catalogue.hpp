@@ -33,6 +33,9 @@ inline const counter rollouts_dropped{
 inline const counter rollouts_retried{
   "controller", "millrace_rollouts_retried_total", "rollouts",
   "Rollouts handed out again after their generator died, stalled or returned them"};
+inline const counter scores_late{
+  "controller", "millrace_scores_late_total", "rollouts",
+  "Answers whose reward did not come in time; they are judged again, or fail"};
 inline const gauge rollouts_in_state{
   "controller", "millrace_rollouts_in_state", "rollouts", "Rollouts in flight, by where they are", {},
   {"state", {"running", "scoring", "scored", "buffered", "training"}}};
@@ -81,7 +84,7 @@ inline const counter generator_paused{
   "Time spent in weight swaps"};
 inline const gauge generator_idle_ratio{
   "generator", "millrace_generator_idle_ratio", "ratio",
-  "Share of the last step's time with nothing to decode", "generator_idle"};
+  "Share of the last five seconds with nothing to decode", "generator_idle"};
 inline const gauge generator_running{
   "generator", "millrace_generator_running_sequences", "sequences",
   "Sequences that are decoded together"};
@@ -91,16 +94,16 @@ inline const gauge generator_waiting{
 inline const gauge generator_version{
   "generator", "millrace_generator_version", "versions", "The version that it samples with"};
 inline const gauge kv_cache_used{
-  "generator", "millrace_kv_cache_used_tokens", "tokens", "Tokens in the cache"};
+  "generator", "millrace_kv_cache_used_blocks", "blocks", "Blocks of the cache that hold keys and values"};
 inline const gauge kv_cache_capacity{
-  "generator", "millrace_kv_cache_capacity_tokens", "tokens", "Tokens that the cache can hold"};
+  "generator", "millrace_kv_cache_capacity_blocks", "blocks", "Blocks that the cache has"};
 inline const histogram answer_length{
   "generator", "millrace_answer_length_tokens", "tokens", "Generated tokens of finished rollouts",
   exponential_bounds(1, 2, 18)};
 inline const counter answers{
   "generator", "millrace_answers_total", "rollouts",
   "Finished rollouts, by what ended them; length means truncated",
-  {"finish", {"stop", "length", "cancelled"}}};
+  {"finish", {"stop", "length", "cancelled", "other"}}};
 inline const histogram swap_pause{
   "generator", "millrace_weight_swap_pause_seconds", "seconds",
   "Time of a weight swap in which nothing was decoded: swap and re-prefill", duration_bounds()};
@@ -117,7 +120,7 @@ inline const counter swap_bytes{
 
 inline const counter answers_scored{
   "reward", "millrace_answers_scored_total", "rollouts", "Answers that were judged",
-  {"verdict", {"correct", "wrong", "timeout", "error"}}};
+  {"verdict", {"correct", "wrong", "not judged", "error"}}};
 inline const counter reward_busy{
   "reward", "millrace_reward_busy_seconds_total", "seconds", "Time spent judging"};
 inline const histogram score_latency{
@@ -162,7 +165,7 @@ inline const counter tokens_trained{
   "trainer", "millrace_tokens_trained_total", "tokens", "Sampled tokens that were trained on, once each"};
 inline const counter tokens_useful{
   "trainer", "millrace_tokens_useful_total", "tokens",
-  "Of these, tokens whose advantage was not zero and that no mask took out"};
+  "Of these, tokens of groups whose rewards differed, less the share that the loss's masks took out"};
 inline const histogram trained_staleness{
   "trainer", "millrace_trained_token_staleness_versions", "versions",
   "Staleness of trained tokens", whole_bounds(16)};
@@ -178,14 +181,14 @@ inline const gauge trainer_idle_ratio{
   "trainer", "millrace_trainer_idle_ratio", "ratio",
   "Share of the last step's time spent waiting for its batch", "trainer_idle"};
 inline const gauge bubble_ratio{
-  "trainer", "millrace_bubble_ratio", "ratio",
+  "recorder", "millrace_bubble_ratio", "ratio",
   "Share of the last step's time in which trainer or generators had nothing to do, averaged over "
   "them", "bubble"};
 inline const gauge generated_rate{
-  "trainer", "millrace_tokens_generated_per_second", "tokens per second",
+  "recorder", "millrace_tokens_generated_per_second", "tokens per second",
   "Tokens sampled per second, over the last step", "generated_tokens_per_s"};
 inline const gauge trained_rate{
-  "trainer", "millrace_tokens_trained_per_second", "tokens per second",
+  "recorder", "millrace_tokens_trained_per_second", "tokens per second",
   "Sampled tokens trained on per second, over the last step", "trained_tokens_per_s"};
 inline const histogram step_time{
   "trainer", "millrace_step_stage_seconds", "seconds", "Stages of a training step",
@@ -203,7 +206,7 @@ inline const gauge batch_accuracy{
   "trainer", "millrace_batch_accuracy_ratio", "ratio", "Share of right answers in the last batch",
   "accuracy"};
 inline const gauge held_out_accuracy{
-  "trainer", "millrace_eval_accuracy_ratio", "ratio",
+  "recorder", "millrace_eval_accuracy_ratio", "ratio",
   "Share of right answers in the last evaluation on held-out prompts", "eval_accuracy"};
 inline const gauge batch_zero_variance{
   "trainer", "millrace_batch_zero_variance_groups", "groups",
@@ -254,12 +257,11 @@ inline const counter leases_expired{
   "Readers that held a version beyond their lease"};
 inline const gauge leases_open{
   "publisher", "millrace_leases_open", "leases", "Readers that hold a version"};
-inline const histogram publish_time{
-  "publisher", "millrace_publish_seconds", "seconds", "Time to put a version up for reading",
-  duration_bounds()};
-inline const counter checksum_failures{
-  "receiver", "millrace_checksum_failures_total", "shards",
-  "Shards whose checksum was wrong after a transfer"};
+inline const counter publish_bytes{
+  "trainer", "millrace_publish_bytes_total", "bytes", "Weights that were put up for reading"};
+inline const counter shard_reads_repeated{
+  "receiver", "millrace_shard_reads_repeated_total", "shards",
+  "Shards that were read again because their checksum was wrong or the read was lost"};
 inline const counter pulls{
   "receiver", "millrace_weight_pulls_total", "pulls", "Attempts to fetch a version, by outcome",
   {"outcome", {"done", "failed", "superseded"}}};
@@ -272,11 +274,12 @@ inline const gauge link_share{
 inline const counter actors_restarted{
   "supervisor", "millrace_actors_restarted_total", "restarts", "Actors that died and were restarted"};
 inline const counter stalls{
-  "supervisor", "millrace_stalls_total", "stalls",
+  "process", "millrace_stalls_total", "stalls",
   "Times that nothing was trained for longer than supervisor.stall_report_s"};
 inline const gauge seconds_since_progress{
   "process", "millrace_seconds_since_progress", "seconds",
-  "Time since the last training step, or since the start"};
+  "Time since the last training step; in a process without a trainer, since it last sampled a token "
+  "or judged an answer"};
 inline const gauge resident_memory{
   "process", "millrace_resident_memory_bytes", "bytes", "Memory of the process", "rss_bytes"};
 inline const gauge peak_memory{
@@ -288,12 +291,36 @@ inline const gauge threads{"process", "millrace_threads", "threads", "Threads of
 inline const gauge open_files{
   "process", "millrace_open_files", "files", "Open files and sockets"};
 
+inline const counter http_requests{
+  "process", "millrace_http_requests_total", "requests", "Requests to the monitor, by answer",
+  {"answer", {"served", "unauthorized", "not found"}}};
+inline const counter http_dropped{
+  "process", "millrace_http_connections_dropped_total", "connections",
+  "Connections to the monitor that were closed without an answer",
+  {"reason", {"garbage", "too slow", "too many", "gone"}}};
+inline const gauge http_open{
+  "process", "millrace_http_connections_open", "connections", "Open connections to the monitor"};
+
+// -- evaluator -------------------------------------------------------------------------------------
+
+inline const counter evaluations{
+  "evaluator", "millrace_evaluations_total", "evaluations",
+  "Evaluations on held-out prompts while training goes on; superseded: a later one was due before "
+  "it could begin", {"outcome", {"done", "superseded"}}};
+inline const gauge evaluation_progress{
+  "evaluator", "millrace_evaluation_progress_ratio", "ratio",
+  "Share of the present evaluation's answers that are in"};
+
 // -- every actor: filled from its snapshot ---------------------------------------------------------
 
 inline const gauge mailbox_depth{
   "actor", "millrace_mailbox_messages", "messages", "Messages that wait for the actor"};
 inline const gauge state_age{
   "actor", "millrace_state_seconds", "seconds", "Time that the actor has been in its present state"};
+inline const gauge silence{
+  "actor", "millrace_silent_seconds", "seconds",
+  "Time since the actor last took a message; it is asked every second, so more means that it is busy "
+  "with one, or stuck"};
 inline const gauge waiting{
   "actor", "millrace_waiting", "boolean", "1 while the actor waits for another"};
 

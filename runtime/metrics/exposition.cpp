@@ -57,6 +57,7 @@ public:
     };
     general(metrics::mailbox_depth, double(actor.mailbox));
     general(metrics::state_age, actor.since);
+    general(metrics::silence, actor.silent);
     general(metrics::waiting, actor.waits_for.empty() ? 0 : 1);
   }
 
@@ -124,8 +125,8 @@ std::string prometheus_text(std::span<const actor_snapshot> actors) {
 nlohmann::ordered_json to_json(const actor_snapshot& actor) {
   nlohmann::ordered_json out{
     {"kind", actor.kind},   {"name", actor.name},           {"node", actor.node},
-    {"state", actor.state}, {"waits_for", actor.waits_for}, {"since", actor.since},
-    {"mailbox", actor.mailbox}};
+    {"state", actor.state}, {"waits_for", actor.waits_for}, {"reason", actor.reason},
+    {"since", actor.since}, {"silent", actor.silent},       {"mailbox", actor.mailbox}};
   auto& counters = out["counters"] = nlohmann::ordered_json::object();
   for (const auto& v : actor.counters)
     put(counters, v.name, v.label, v.value);
@@ -136,6 +137,61 @@ nlohmann::ordered_json to_json(const actor_snapshot& actor) {
   for (const auto& h : actor.histograms)
     put(histograms, h.name, h.label,
         {{"bounds", h.bounds}, {"counts", h.counts}, {"sum", h.sum}, {"count", h.count()}});
+  return out;
+}
+
+actor_snapshot snapshot_from_json(const nlohmann::json& written) {
+  actor_snapshot out;
+  if (!written.is_object())
+    return out;
+  const auto text = [&](const char* key, std::string& into) {
+    if (const auto at = written.find(key); at != written.end() && at->is_string())
+      into = at->get<std::string>();
+  };
+  const auto number_of = [](const nlohmann::json& x) { return x.is_number() ? x.get<double>() : std::nan(""); };
+  text("kind", out.kind);
+  text("name", out.name);
+  text("node", out.node);
+  text("state", out.state);
+  text("waits_for", out.waits_for);
+  text("reason", out.reason);
+  const auto plain = [&](const char* key) {
+    const auto at = written.find(key);
+    return at != written.end() && at->is_number() ? at->get<double>() : 0.0;
+  };
+  out.since = plain("since");
+  out.silent = plain("silent");
+  out.mailbox = static_cast<std::int64_t>(plain("mailbox"));
+  const auto none = nlohmann::json::object();
+  const auto object_at = [&](const char* key) -> const nlohmann::json& {
+    const auto at = written.find(key);
+    return at != written.end() && at->is_object() ? *at : none;
+  };
+  const auto values = [&](const char* key, std::vector<metric_value>& into) {
+    for (const auto& [name, v] : object_at(key).items()) {
+      if (!v.is_object())
+        into.push_back({name, {}, number_of(v)});
+      else
+        for (const auto& [label, x] : v.items())
+          into.push_back({name, label, number_of(x)});
+    }
+  };
+  values("counters", out.counters);
+  values("gauges", out.gauges);
+  const auto histogram = [&](const std::string& name, const std::string& label,
+                             const nlohmann::json& h) {
+    histogram_value read{name, label, h.value("bounds", std::vector<double>{}),
+                         h.value("counts", std::vector<std::uint64_t>{}), h.value("sum", 0.0)};
+    if (read.counts.size() == read.bounds.size() + 1)
+      out.histograms.push_back(std::move(read));
+  };
+  for (const auto& [name, h] : object_at("histograms").items()) {
+    if (h.is_object() && h.contains("bounds"))
+      histogram(name, {}, h);
+    else if (h.is_object())
+      for (const auto& [label, x] : h.items())
+        histogram(name, label, x);
+  }
   return out;
 }
 

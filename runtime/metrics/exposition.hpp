@@ -17,6 +17,10 @@ namespace millrace {
 /// label as an object by its values.
 [[nodiscard]] nlohmann::ordered_json to_json(const actor_snapshot& actor);
 
+/// Reads what to_json() wrote. What is missing stays empty, what is no snapshot becomes one without
+/// a kind.
+[[nodiscard]] actor_snapshot snapshot_from_json(const nlohmann::json& written);
+
 /// A table of the whole catalogue, for documentation and `millrace options --metrics`.
 [[nodiscard]] std::string catalogue_table();
 

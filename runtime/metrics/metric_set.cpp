@@ -54,6 +54,11 @@ void metric_set::add(const counter& m, std::string_view label, double amount) {
   values_[place(m, label)].fetch_add(amount, relaxed);
 }
 
+void metric_set::set_total(const counter& m, std::string_view label, double total) {
+  auto& value = values_[place(m, label)];
+  value.store(std::max(value.load(relaxed), total), relaxed);
+}
+
 void metric_set::set(const gauge& m, double value) { set(m, {}, value); }
 
 void metric_set::set(const gauge& m, std::string_view label, double value) {

@@ -19,6 +19,9 @@ public:
   void add(const counter& m, double amount = 1);
   /// `label` not among the declared values counts as the last of them ("other").
   void add(const counter& m, std::string_view label, double amount);
+  /// For a counter whose total is kept elsewhere. Never lowers it. By one thread at a time.
+  void set_total(const counter& m, double total) { set_total(m, {}, total); }
+  void set_total(const counter& m, std::string_view label, double total);
   void set(const gauge& m, double value);
   void set(const gauge& m, std::string_view label, double value);
   /// `times` observations of the same value.

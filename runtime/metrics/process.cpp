@@ -1,6 +1,7 @@
 #include "runtime/metrics/process.hpp"
 
 #include "runtime/metrics/catalogue.hpp"
+#include "runtime/metrics/lookup.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -36,11 +37,28 @@ void update_process_metrics(metric_set& values, double up_s, double idle_s) {
   const auto usage = read_process_usage();
   values.set(metrics::resident_memory, double(usage.resident_bytes));
   values.set(metrics::peak_memory, double(usage.peak_resident_bytes));
-  values.add(metrics::cpu_time, usage.cpu_s - values.value(metrics::cpu_time));
+  values.set_total(metrics::cpu_time, usage.cpu_s);
   values.set(metrics::threads, double(usage.threads));
   values.set(metrics::open_files, double(usage.open_files));
   values.set(metrics::uptime, up_s);
   values.set(metrics::seconds_since_progress, idle_s);
+}
+
+process_presence::process_presence(snapshot_board& board, double now)
+  : vitals_(board.add("process", "process", now)), began_(now), progress_at_(now) {
+}
+
+void process_presence::refresh(std::span<const actor_snapshot> local, double now) {
+  const auto progress = first_of(local, "trainer") != nullptr
+                          ? total(local, metrics::steps_trained)
+                          : total(local, metrics::tokens_generated)
+                              + total(local, metrics::answers_scored);
+  std::lock_guard lock(mutex_);
+  if (progress != progress_)
+    progress_at_ = now;
+  progress_ = progress;
+  update_process_metrics(vitals_->metrics, now - began_, now - progress_at_);
+  vitals_->beat(0, now);
 }
 
 } // namespace millrace
