@@ -10,7 +10,14 @@ namespace millrace {
 // when a run failed, 2 for bad input, 130 when it was interrupted.
 
 void add_run_command(CLI::App& app, int& status);
+void add_node_command(CLI::App& app, int& status);
+void add_up_command(CLI::App& app, int& status);
+void add_cluster_commands(CLI::App& app, int& status);
+void add_certs_command(CLI::App& app, int& status);
+void add_top_command(CLI::App& app, int& status);
+void add_inspect_command(CLI::App& app, int& status);
 void add_check_command(CLI::App& app, int& status);
 void add_options_command(CLI::App& app, int& status);
+void add_plugin_commands(CLI::App& app, int& status);
 
 } // namespace millrace

@@ -16,8 +16,15 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("millrace " MILLRACE_VERSION));
   int status = 0;
   millrace::add_run_command(app, status);
+  millrace::add_up_command(app, status);
+  millrace::add_node_command(app, status);
+  millrace::add_cluster_commands(app, status);
+  millrace::add_certs_command(app, status);
+  millrace::add_top_command(app, status);
+  millrace::add_inspect_command(app, status);
   millrace::add_check_command(app, status);
   millrace::add_options_command(app, status);
+  millrace::add_plugin_commands(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

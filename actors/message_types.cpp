@@ -1,6 +1,7 @@
 #include "actors/message_types.hpp"
 
 #include "actors/evaluation.hpp"
+#include "runtime/introspection.hpp"
 
 namespace millrace {
 
@@ -15,10 +16,13 @@ void add_message_types(caf::actor_system_config& config) {
     .add_message_type<score_batch>("millrace::score_batch")
     .add_message_type<score_results>("millrace::score_results")
     .add_message_type<buffer_groups>("millrace::buffer_groups")
+    .add_message_type<filter_verdict>("millrace::filter_verdict")
     .add_message_type<claim_request>("millrace::claim_request")
     .add_message_type<claim_reply>("millrace::claim_reply")
     .add_message_type<in_flight_reply>("millrace::in_flight_reply")
     .add_message_type<batch_request>("millrace::batch_request")
+    .add_message_type<in_flight_query>("millrace::in_flight_query")
+    .add_message_type<old_logit_supply>("millrace::old_logit_supply")
     .add_message_type<train_batch>("millrace::train_batch")
     .add_message_type<train_result>("millrace::train_result")
     .add_message_type<step_report>("millrace::step_report")
@@ -28,7 +32,9 @@ void add_message_types(caf::actor_system_config& config) {
     .add_message_type<lease_update>("millrace::lease_update")
     .add_message_type<weights_ready>("millrace::weights_ready")
     .add_message_type<generator_report>("millrace::generator_report")
-    .add_message_type<evaluation_report>("millrace::evaluation_report");
+    .add_message_type<evaluation_report>("millrace::evaluation_report")
+    .add_message_type<actor_snapshot>("millrace::actor_snapshot")
+    .add_message_type<std::vector<actor_snapshot>>("millrace::actor_snapshots");
 }
 
 } // namespace millrace

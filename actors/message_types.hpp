@@ -14,10 +14,18 @@ using joined_atom = caf::atom_constant<caf::atom("joined")>;  ///< an actor join
 using save_atom = caf::atom_constant<caf::atom("save")>;      ///< what a checkpoint needs of you
 using totals_atom = caf::atom_constant<caf::atom("totals")>;  ///< the ledger's sums
 using flight_atom = caf::atom_constant<caf::atom("in_flight")>; ///< → in_flight_reply
+/// (old-logit actor) to controller and trainer: it is there; (train_batch) to it → old_logit_supply.
+using annotate_atom = caf::atom_constant<caf::atom("annotate")>;
+/// A plugin's actor to the controller (with its name) and to the recorder: it wants groups and steps.
+using filter_atom = caf::atom_constant<caf::atom("filter")>;
 using drain_atom = caf::atom_constant<caf::atom("drain")>;    ///< finish what runs, start no more
+using scale_atom = caf::atom_constant<caf::atom("scale")>;    ///< run so many actors of a kind
 using finished_atom = caf::atom_constant<caf::atom("finished")>; ///< the run came to its end
 using failed_atom = caf::atom_constant<caf::atom("failed")>;  ///< the run cannot go on
-using inspect_atom = caf::atom_constant<caf::atom("inspect")>; ///< (supervisor, with a name) → its handle
+/// To any actor → actor_snapshot; to the introspector → those of its process; to the supervisor, with
+/// a name → that child's handle.
+using inspect_atom = caf::atom_constant<caf::atom("inspect")>;
+using all_atom = caf::atom_constant<caf::atom("all")>; ///< with inspect_atom: of all nodes
 
 /// Registers every message with CAF: both ends of a link must know the same types.
 void add_message_types(caf::actor_system_config& config);

@@ -2,8 +2,10 @@
 
 #include "actors/shell.hpp"
 #include "runtime/error.hpp"
+#include "runtime/metrics/catalogue.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace millrace {
 
@@ -27,9 +29,23 @@ train_batch to_message(const training_batch& batch, std::int64_t dropped) {
   return out;
 }
 
+void show_staleness(metric_set& m, const staleness_histogram& h) {
+  std::array<double, 10> by_staleness{};
+  for (auto [versions, rollouts] : h.head)
+    by_staleness[static_cast<std::size_t>(std::clamp(versions, 0, 9))]
+      += static_cast<double>(rollouts);
+  for (std::size_t i = 0; i < by_staleness.size(); ++i)
+    m.set(metrics::queue_by_staleness, metrics::staleness_label(static_cast<std::int64_t>(i)),
+          by_staleness[i]);
+  m.set(metrics::queue_staleness, "head", h.head.empty() ? 0 : h.head.rbegin()->first);
+  m.set(metrics::queue_staleness, "tail", h.tail.empty() ? 0 : h.tail.begin()->first);
+  m.set(metrics::queue_staleness, "span", h.span.empty() ? 0 : h.span.rbegin()->first);
+}
+
 } // namespace
 
-caf::behavior replay_state::start(replay_actor_options options, caf::actor controller) {
+caf::behavior replay_state::start(replay_actor_options options, caf::actor controller,
+                                  const caf::actor& trainer) {
   report_exceptions(self_);
   options_ = std::move(options);
   controller_ = std::move(controller);
@@ -37,11 +53,17 @@ caf::behavior replay_state::start(replay_actor_options options, caf::actor contr
   // request: until then it holds the trained batch beside a whole budget of others.
   options_.buffer.capacity += options_.buffer.batch_size;
   buffer_ = std::make_unique<replay_buffer>(options_.buffer);
+  seen_ = {self_, "replay", "replay"};
+  show();
   insist(self_, controller_, options_.request_timeout_s,
          caf::make_message(joined_atom::value, caf::actor{self_}));
+  if (trainer)
+    insist(self_, trainer, options_.request_timeout_s,
+           caf::make_message(joined_atom::value, caf::actor{self_}));
   return {
     [this](buffer_groups& groups) { insert(groups); },
     [this](const batch_request& request) { return take_request(request); },
+    answer_introspection(seen_),
   };
 }
 
@@ -52,6 +74,7 @@ void replay_state::insert(buffer_groups& groups) {
            [&] { return "the replay buffer was full when group " + std::to_string(id) + " came"; });
   }
   attempt();
+  show();
 }
 
 caf::result<train_batch> replay_state::take_request(const batch_request& request) {
@@ -65,6 +88,7 @@ caf::result<train_batch> replay_state::take_request(const batch_request& request
   promise_ = self_->make_response_promise<train_batch>();
   auto answer = promise_;
   attempt();
+  show();
   return answer;
 }
 
@@ -81,10 +105,7 @@ void replay_state::attempt() {
     .then(
       [this](const in_flight_reply& reply) {
         busy_ = false;
-        std::vector<in_flight_rollout> in_flight;
-        for (const auto& r : reply.rollouts)
-          in_flight.push_back({r.id, r.oldest});
-        attempt(in_flight);
+        attempt(reply.rollouts);
       },
       [this](const caf::error&) { busy_ = false; }); // the trainer asks again
 }
@@ -138,13 +159,41 @@ void replay_state::deliver() {
   if (!promise_.pending())
     return; // the trainer asks again, and gets the same batch
   auto dropped = buffer_->counters().dropped;
-  promise_.deliver(to_message(*buffer_->batch_out(), dropped - dropped_before_));
+  const auto& out = *buffer_->batch_out();
+  if (shown_out_ != out.from) {
+    shown_out_ = out.from;
+    seen_.metrics().add(metrics::replay_handed_out, static_cast<double>(out.rollouts));
+  }
+  promise_.deliver(to_message(out, dropped - dropped_before_));
   dropped_before_ = dropped;
+  show();
+}
+
+void replay_state::show() {
+  auto& m = seen_.metrics();
+  const auto& c = buffer_->counters();
+  m.set(metrics::replay_depth, static_cast<double>(buffer_->depth()));
+  m.set(metrics::replay_capacity, static_cast<double>(options_.buffer.capacity));
+  m.set_total(metrics::replay_inserted, static_cast<double>(c.inserted));
+  m.set_total(metrics::replay_over_bound, "mask", static_cast<double>(c.masked));
+  m.set_total(metrics::replay_over_bound, "drop", static_cast<double>(c.dropped));
+  m.set_total(metrics::replay_over_bound, "wait", static_cast<double>(c.waits));
+  m.set_total(metrics::tokens_masked, static_cast<double>(c.masked_tokens));
+  show_staleness(m, buffer_->staleness_if_trained(std::max(asked_, version{0})));
+  auto lacking = options_.buffer.batch_size - buffer_->depth();
+  if (promise_.pending() && !busy_ && lacking > 0)
+    seen_.waiting("controller", std::to_string(lacking) + " more rollouts for the step from "
+                                  + to_string(asked_));
+  else if (promise_.pending())
+    seen_.waiting("controller", busy_ ? "its word on a batch for " + to_string(asked_)
+                                      : "older rollouts to finish before " + to_string(asked_));
+  else
+    seen_.working(buffer_->depth() > 0 ? "holding" : "empty");
 }
 
 caf::behavior replay_actor(caf::stateful_actor<replay_state>* self, replay_actor_options options,
-                           caf::actor controller) {
-  return self->state.start(std::move(options), std::move(controller));
+                           caf::actor controller, caf::actor trainer) {
+  return self->state.start(std::move(options), std::move(controller), trainer);
 }
 
 } // namespace millrace

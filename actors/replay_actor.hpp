@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 #include "replay/buffer.hpp"
 
 #include <memory>
@@ -15,7 +15,7 @@ struct replay_actor_options {
 
 /// Shell of the replay_buffer. A batch goes to the trainer only once the controller has granted it
 /// (claim), so a buffer that dies and comes back, or a message that comes twice, never trains a
-/// rollout twice. Joins the stream by itself.
+/// rollout twice. Joins the controller and the trainer by itself.
 ///
 /// Takes: buffer_groups; batch_request → train_batch, answered when there is one.
 class replay_state {
@@ -24,7 +24,8 @@ public:
 
   replay_state(caf::event_based_actor* self) : self_(self) {
   }
-  caf::behavior start(replay_actor_options options, caf::actor controller);
+  caf::behavior start(replay_actor_options options, caf::actor controller,
+                      const caf::actor& trainer);
 
 private:
   void insert(buffer_groups& groups);
@@ -34,6 +35,7 @@ private:
   void claim(const hand_out_result& offer);
   void granted(const claim_reply& reply, const std::vector<std::int64_t>& offered);
   void deliver();
+  void show();
 
   caf::event_based_actor* self_;
   replay_actor_options options_;
@@ -44,9 +46,11 @@ private:
   caf::typed_response_promise<train_batch> promise_;
   bool busy_ = false; ///< a question to the controller is under way
   std::int64_t dropped_before_ = 0;
+  version shown_out_ = no_version; ///< whose batch was counted as handed out
+  presence seen_;
 };
 
 caf::behavior replay_actor(caf::stateful_actor<replay_state>* self, replay_actor_options options,
-                           caf::actor controller);
+                           caf::actor controller, caf::actor trainer);
 
 } // namespace millrace

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 #include "rollout/reward.hpp"
 
 #include <memory>
@@ -20,8 +20,11 @@ public:
                       caf::actor controller);
 
 private:
+  score judge(const score_request& r);
+
   caf::event_based_actor* self_;
   std::shared_ptr<const reward> judge_;
+  presence seen_;
 };
 
 caf::behavior reward_actor(caf::stateful_actor<reward_state>* self, std::string worker,

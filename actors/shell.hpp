@@ -52,15 +52,20 @@ inline std::chrono::microseconds after(double seconds) {
 
 /// Sends a message again and again until it is answered. The receiver must take a second copy for
 /// what it is. Ends when the receiver is down (who monitors it knows), or when `still_wanted` says
-/// no.
+/// no. `answered` is called once, with the answer.
 inline void insist(caf::event_based_actor* self, const caf::actor& to, double every_s,
-                   caf::message content, std::function<bool()> still_wanted = {}) {
+                   caf::message content, std::function<bool()> still_wanted = {},
+                   std::function<void()> answered = {}) {
   self->request(to, within(every_s), content)
-    .then([] {},
-          [=](const caf::error& e) {
-            if (e != caf::sec::request_receiver_down && (!still_wanted || still_wanted()))
-              insist(self, to, every_s, content, still_wanted);
-          });
+    .then(
+      [=] {
+        if (answered)
+          answered();
+      },
+      [=](const caf::error& e) {
+        if (e != caf::sec::request_receiver_down && (!still_wanted || still_wanted()))
+          insist(self, to, every_s, content, still_wanted, answered);
+      });
 }
 
 } // namespace millrace

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "actors/evaluation.hpp"
 #include "actors/run_record.hpp"
-#include "actors/supervisor.hpp"
+#include "actors/stream_config.hpp"
 #include "actors/trainer_actor.hpp"
+#include "actors/workers.hpp"
 #include "rollout/controller.hpp"
-#include "weightsync/local_transport.hpp"
+#include "trainer/old_logit_worker.hpp"
 #include "weightsync/publisher.hpp"
 
 #include <memory>
@@ -16,23 +16,21 @@ namespace millrace {
 
 /// What the stream is assembled from; everything with a model or a file in it is made by the caller.
 struct stream_parts {
-  settings options;
-  model::model_config model;
-  std::shared_ptr<const model::tokenizer> tokens;
+  worker_parts workers;
+  node_actors_settings here; ///< the workers that this process runs beside the trainer
   std::shared_ptr<prompt_feed> feed;
-  std::shared_ptr<const prompt_source> prompts; ///< for evaluations on the way
-  std::shared_ptr<const reward> judge;
-  std::shared_ptr<weightsync::transport> carrier;
   std::shared_ptr<weightsync::publisher> publisher;
   std::shared_ptr<training_backend> backend;
+  std::shared_ptr<trainer::old_logit_worker> old_logits; ///< for an actor beside the trainer, or empty
   std::string saved_stream; ///< the controller's state to go on from, or empty
 };
 
-/// The actors of a run in one process, wired up: the picture of the README in code.
+/// The actors of the trainer's process, wired up: the picture of the README in code.
 ///
 ///     controller ⇄ generators, reward workers, replay ⇄ trainer → publisher → receivers
 ///
-/// and beside them the recorder, the evaluator, and the supervisor over all.
+/// and beside them the recorder, the evaluator, and the supervisor over all. What `here` does not
+/// name runs in other processes (actors/worker_node.hpp), which get the handles.
 class stream {
 public:
   stream(caf::actor_system& system, stream_parts parts, run_record& record);
@@ -46,32 +44,24 @@ public:
   /// The ledger's sums, as JSON.
   std::string ledger();
   [[nodiscard]] const caf::actor& supervisor() const { return supervisor_; }
+  /// What workers elsewhere need.
+  [[nodiscard]] const stream_handles& handles() const { return handles_; }
 
 private:
   child_spec controller_spec();
   child_spec publisher_spec();
   child_spec recorder_spec();
-  child_spec generator_spec(int index);
-  child_spec reward_spec(int index);
-  child_spec replay_spec();
   child_spec trainer_spec();
-  child_spec evaluator_spec();
+  child_spec old_logit_spec();
 
   caf::actor_system& system_;
   stream_parts parts_;
   run_record& record_;
   caf::scoped_actor self_;
-  int lives_ = 0; ///< generators and evaluators started; used by the supervisor's thread
-  caf::actor controller_, publisher_, recorder_, replay_, trainer_, supervisor_;
+  worker_factory workers_;
+  stream_handles handles_; ///< set by the supervisor's thread before the constructor returns
+  caf::actor supervisor_;
 };
 
-/// Message types and scheduler for the stream's actor system.
-class stream_config : public caf::actor_system_config {
-public:
-  stream_config();
-};
-
-/// Seconds on the clock that all actors of this process use.
-double stream_now();
 
 } // namespace millrace

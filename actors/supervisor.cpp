@@ -1,6 +1,7 @@
 #include "actors/supervisor.hpp"
 
 #include "actors/shell.hpp"
+#include "runtime/metrics/catalogue.hpp"
 
 #include <algorithm>
 
@@ -10,9 +11,10 @@ caf::behavior supervisor_state::start(supervisor_options options, std::vector<ch
                                       caf::actor owner,
                                       std::function<void(const std::string&)> events) {
   report_exceptions(self_);
-  options_ = options;
+  options_ = std::move(options);
   owner_ = std::move(owner);
   events_ = std::move(events);
+  seen_ = {self_, "supervisor", "supervisor"};
   self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
   // No child outlives this, whatever ends it. (Links would: a killed child kills what it is linked
   // to, and no exit handler is asked.)
@@ -21,12 +23,13 @@ caf::behavior supervisor_state::start(supervisor_options options, std::vector<ch
       caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
   });
   for (auto& spec : children)
-    children_.push_back({std::move(spec), nullptr, 0});
+    children_.push_back({std::move(spec), nullptr});
   for (std::size_t i = 0; i < children_.size() && !ending_; ++i)
     launch(i);
+  seen_.working("watching");
   return {
     [this](tick_atom, std::size_t i) {
-      if (!ending_)
+      if (!ending_ && !children_[i].retiring)
         launch(i);
     },
     [this](inspect_atom, const std::string& name) -> caf::result<caf::actor> {
@@ -35,6 +38,8 @@ caf::behavior supervisor_state::start(supervisor_options options, std::vector<ch
           return c.handle;
       return caf::make_error(caf::sec::invalid_argument, "no actor is called " + name);
     },
+    answer_introspection(seen_),
+    [this](scale_atom, const std::string& kind, std::int64_t count) { return scale(kind, count); },
     // Ending: nothing is started again, all children are told to stop, and when the last is gone
     // this ends too.
     [this](drain_atom) {
@@ -61,9 +66,31 @@ void supervisor_state::launch(std::size_t i) {
   if (c.restarts > 0) {
     events_(c.spec.name + " is up again (restart " + std::to_string(c.restarts) + " of "
             + std::to_string(options_.max_restarts) + ")");
-    if (c.spec.replaced)
-      c.spec.replaced(self_, c.handle);
   }
+}
+
+caf::result<std::int64_t> supervisor_state::scale(const std::string& kind, std::int64_t count) {
+  if (!options_.more || count < 0)
+    return caf::make_error(caf::sec::invalid_argument, kind + " can't be scaled here");
+  std::vector<std::size_t> running;
+  for (std::size_t i = 0; i < children_.size(); ++i)
+    if (children_[i].spec.kind == kind && !children_[i].retiring)
+      running.push_back(i);
+  const auto before = static_cast<std::int64_t>(running.size());
+  while (static_cast<std::int64_t>(running.size()) > count) {
+    auto& c = children_[running.back()];
+    c.retiring = true;
+    if (c.handle)
+      self_->send(c.handle, drain_atom::value);
+    running.pop_back();
+  }
+  for (auto n = before; n < count; ++n) {
+    auto of_kind = [&](const child& c) { return c.spec.kind == kind; };
+    auto index = std::count_if(children_.begin(), children_.end(), of_kind);
+    children_.push_back({options_.more(kind, static_cast<int>(index)), nullptr});
+    launch(children_.size() - 1);
+  }
+  return before;
 }
 
 void supervisor_state::quit_when_alone() {
@@ -83,6 +110,10 @@ void supervisor_state::lost(const caf::down_msg& down) {
       quit_when_alone();
       return;
     }
+    if (c.retiring) {
+      events_(c.spec.name + " has handed its work back and ended");
+      return;
+    }
     auto why = text_of(down.reason, self_->system());
     if (c.spec.essential || c.restarts >= options_.max_restarts) {
       ending_ = true;
@@ -94,6 +125,7 @@ void supervisor_state::lost(const caf::down_msg& down) {
     events_(c.spec.name + " died: " + why);
     auto delay = options_.restart_delay_s * static_cast<double>(1U << std::min(c.restarts, 10));
     ++c.restarts;
+    seen_.metrics().add(metrics::actors_restarted);
     self_->delayed_send(self_, after(delay), tick_atom::value, i);
     return;
   }
@@ -102,7 +134,7 @@ void supervisor_state::lost(const caf::down_msg& down) {
 caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, supervisor_options options,
                          std::vector<child_spec> children, caf::actor owner,
                          std::function<void(const std::string&)> events) {
-  return self->state.start(options, std::move(children), std::move(owner), std::move(events));
+  return self->state.start(std::move(options), std::move(children), std::move(owner), std::move(events));
 }
 
 } // namespace millrace

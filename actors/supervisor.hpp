@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 
 #include <functional>
 #include <map>
@@ -13,15 +13,16 @@ namespace millrace {
 /// How to start one child, and what its death means.
 struct child_spec {
   std::string name;
+  std::string kind; ///< "generator", "reward", …: what can be scaled
   std::function<caf::actor(caf::event_based_actor* parent)> spawn;
-  bool essential = false; ///< its death ends the run; others are started again
-  /// Tells those who hold a handle of the dead one. Those that join by themselves need none.
-  std::function<void(caf::event_based_actor* parent, const caf::actor& successor)> replaced;
+  bool essential = false; ///< its death ends the run; others are started again, and join by themselves
 };
 
 struct supervisor_options {
   std::int32_t max_restarts = 5; ///< of one child
   double restart_delay_s = 0.1;  ///< doubled each time
+  /// Makes further children of a kind; empty where nothing is scaled.
+  std::function<child_spec(const std::string& kind, int index)> more;
 };
 
 /// Watches all actors of the stream. A dead generator, reward worker or replay buffer is started
@@ -29,7 +30,9 @@ struct supervisor_options {
 ///
 /// Sends to `owner`: (failed_atom, text) when the run can't go on. Calls `events` with every death and
 /// restart as text. Takes (drain_atom): ends all children.
-/// Answers (inspect_atom, name) with the child's present handle.
+/// Answers (inspect_atom, name) with the child's present handle, and (scale_atom, kind, count) with
+/// the former count when so many children of that kind run, or are about to: those beyond it are told
+/// to hand their work back, and end.
 class supervisor_state {
 public:
   static inline const char* name = "supervisor";
@@ -44,9 +47,11 @@ private:
     child_spec spec;
     caf::actor handle;
     std::int32_t restarts = 0;
+    bool retiring = false; ///< its death is wanted
   };
 
   void launch(std::size_t i);
+  caf::result<std::int64_t> scale(const std::string& kind, std::int64_t count);
   void lost(const caf::down_msg& down);
   void quit_when_alone();
 
@@ -57,6 +62,7 @@ private:
     = std::make_shared<std::map<std::size_t, caf::actor>>();
   caf::actor owner_;
   std::function<void(const std::string&)> events_;
+  presence seen_;
   bool ending_ = false;
 };
 

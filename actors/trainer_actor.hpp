@@ -1,9 +1,11 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace millrace {
 
@@ -24,6 +26,7 @@ public:
 struct training_worker_state {
   static inline const char* name = "train_worker";
   std::shared_ptr<training_backend> backend;
+  presence seen;
 };
 
 caf::behavior training_worker(caf::stateful_actor<training_worker_state>* self,
@@ -31,22 +34,30 @@ caf::behavior training_worker(caf::stateful_actor<training_worker_state>* self,
 
 struct trainer_options {
   std::int32_t steps = 1;            ///< the run ends when this version is published
+  std::int32_t eta = 0;              ///< shown beside the staleness
   std::int32_t checkpoint_every = 0; ///< steps; 0: only at the end
   double request_timeout_s = 5;
   double batch_timeout_s = 5;   ///< then the batch is asked for again (the same one comes)
+  /// Old log-probs need more than the batch: "interrupt" what is in flight, with tokens of versions
+  /// back to so many before the current one.
+  std::optional<std::int32_t> in_flight_versions;
   double step_timeout_s = 3600; ///< a step that takes longer ends the run
 };
 
 struct trainer_peers {
-  caf::actor worker, controller, replay, publisher, recorder;
+  caf::actor worker, controller, publisher, recorder;
   caf::actor owner; ///< gets (finished_atom) when the last step is published and saved
 };
 
 /// The trainer's course: ask for a batch → train → publish → tell → (checkpoint) → again. It asks
 /// for the batch of version v + 1 only after the controller has noted v + 1.
 ///
-/// Takes (start_atom), (joined_atom, replay buffer) after a restart of that one, (drain_atom): stop
-/// after the step under way.
+/// Takes (start_atom), (joined_atom, replay buffer) at its start and restarts, (annotate_atom,
+/// old-logit actor) likewise, (drain_atom): stop after the step under way.
+///
+/// Before a step it asks for what the old log-probs need beside the batch (old_logit_supply): the
+/// controller for what is in flight, or the old-logit actor for what it has computed. Without an
+/// answer the step goes on without, and the training side does what it can.
 class trainer_state {
 public:
   static inline const char* name = "trainer";
@@ -58,18 +69,27 @@ public:
 private:
   void publish_first();
   void ask_for_batch();
-  void train(const train_batch& batch);
+  void received(const train_batch& batch);
+  void supply_and_train(train_batch batch, double waited);
+  void train(const train_batch& batch, double waited);
   void publish(const weights_published& p);
   void published();
   void checkpoint(bool last);
   void fail(const std::string& what, const caf::error& e);
+  void show(const train_batch& batch);
+  void show(const step_report& report, double waited);
 
   caf::event_based_actor* self_;
   trainer_options options_;
   trainer_peers peers_;
   version v_{0};
+  presence seen_;
   double asked_at_ = 0;
+  double shown_at_ = 0; ///< the end of the last step
+  caf::actor annotator_; ///< the old-logit actor, where there is one
+  std::vector<caf::actor> replays_; ///< that joined and aren't known to be dead, newest last
   bool draining_ = false;
+  bool waits_for_replay_ = false;
 };
 
 caf::behavior trainer_actor(caf::stateful_actor<trainer_state>* self, trainer_options options,

@@ -1,5 +1,7 @@
 #include "actors/training_run.hpp"
 
+#include "actors/cluster_head.hpp"
+#include "actors/monitor.hpp"
 #include "actors/policy_backend.hpp"
 #include "actors/stream.hpp"
 #include "rollout/tokenized_feed.hpp"
@@ -8,16 +10,18 @@
 #include "runtime/log.hpp"
 #include "runtime/metrics/process.hpp"
 #include "runtime/report.hpp"
-#include "weightsync/ucx_transport.hpp"
 
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
 
 namespace millrace {
 
 namespace {
 
 /// Weights leave the trainer in the generators' precision: bf16, or 8-bit integers with a scale per
-/// row for matrices. The generator computes in fp32 with what arrives.
+/// row for matrices, and stay so there: the generator computes in it.
 std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype generator) {
   if (generator == weight_dtype::fp32)
     return {};
@@ -28,52 +32,18 @@ std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype
   };
 }
 
-/// Says who waits for whom when nothing has been trained for supervisor.stall_report_s.
-class stall_watch {
-public:
-  stall_watch(const settings& s, double now)
-    : batch_size_(s.rollout.batch_size), limit_s_(s.supervisor.stall_report_s),
-      progress_at_(now), reported_at_(now), looked_at_(now) {
-  }
-
-  void look(stream& running, double now) {
-    if (limit_s_ <= 0 || now < looked_at_ + limit_s_ / 4)
-      return;
-    looked_at_ = now;
-    auto ledger = nlohmann::json::parse(running.ledger());
-    auto published = ledger["published"].get<std::int64_t>();
-    auto idle = now - progress_at_;
-    if (published != published_ || idle < limit_s_) {
-      if (published != published_)
-        progress_at_ = reported_at_ = now;
-      published_ = published;
-      return;
-    }
-    if (now < reported_at_ + limit_s_)
-      return;
-    reported_at_ = now;
-    std::string states;
-    for (const char* s : {"running", "scoring", "scored", "buffered", "training"})
-      states += std::string(states.empty() ? "" : ", ") + std::to_string(ledger[s].get<int>())
-                + " " + s;
-    auto waits = ledger["waits_for"].get<std::string>();
-    auto trains = ledger["training"].get<std::int64_t>() > 0;
-    log::warning("stall",
-                 "nothing was trained for " + std::to_string(static_cast<int>(idle))
-                   + " s; rollouts: " + states + "\ntrainer: "
-                   + (trains ? std::string("at work on the step from ")
-                             : "waits for a batch of " + std::to_string(batch_size_) + " to leave ")
-                   + "v" + std::to_string(published) + "\ncontroller: "
-                   + (waits.empty() ? "admits" : "waits for " + waits) + "\nended so far: "
-                   + ledger["reasons"].dump());
-  }
-
-private:
-  std::int64_t batch_size_;
-  double limit_s_;
-  double progress_at_, reported_at_, looked_at_;
-  std::int64_t published_ = -1;
-};
+/// The workers of the trainer's process: all, or in a cluster those of its node.
+node_actors_settings workers_here(const settings& s) {
+  const auto* head = s.cluster.head();
+  if (head == nullptr)
+    return {.generator = s.generator.count, .reward = s.reward.workers, .replay = 1,
+            .evaluator = 1};
+  auto here = head->actors;
+  auto evaluates = [](const node_settings& n) { return n.actors.evaluator > 0; };
+  if (std::none_of(s.cluster.nodes.begin(), s.cluster.nodes.end(), evaluates))
+    here.evaluator = 1;
+  return here;
+}
 
 /// The parts of a run that outlive the stream's actors.
 class training_run {
@@ -91,7 +61,12 @@ private:
   nlohmann::json watch(stream& running, run_outcome& outcome);
   void finish(const std::string& how, const nlohmann::json& ledger);
   [[nodiscard]] bool interrupted() const {
-    return request_.interrupted && request_.interrupted();
+    return stop_ || (request_.interrupted && request_.interrupted());
+  }
+  void stage(const std::string& text) {
+    monitor_.stage(text);
+    if (cluster_)
+      cluster_->stage(text);
   }
 
   const run_request& request_;
@@ -99,6 +74,7 @@ private:
   double began_ = stream_now();
   console screen_;
   run_directory directory_;
+  monitor monitor_;
   run_record record_;
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::optional<trainer::checkpoint> resumed_;
@@ -108,20 +84,28 @@ private:
   std::shared_ptr<const model::tokenizer> tokens_;
   std::unique_ptr<evaluation> evaluation_;
   stream_parts parts_;
+  std::atomic<bool> stop_ = false; ///< somebody asked the cluster to end
+  std::unique_ptr<cluster_head> cluster_;
 };
 
 training_run::training_run(const run_request& request)
   : request_(request), options_(request.options), screen_(request.quiet),
     directory_(request.directory,
                request.resume ? run_directory::mode::resume : run_directory::mode::fresh),
-    record_(options_, directory_, screen_) {
+    monitor_(options_, directory_.path(), stream_now), record_(options_, directory_, screen_) {
   log::set_level(options_.log.level);
   log::set_file(directory_.log_file());
   screen_.line("run directory: " + directory_.path().string());
+  if (auto url = monitor_.url(); !url.empty())
+    screen_.line("watch it at " + url + " or with: millrace top " + directory_.path().string());
   for (const auto& remark : remarks(options_))
     log::warning("configuration", remark);
   for (const auto& remark : trainer::check_algorithm(options_))
     log::warning("configuration", remark);
+  if (request.cluster)
+    cluster_ = std::make_unique<cluster_head>(options_, monitor_.tree(), [this] { stop_ = true; });
+  else
+    options_.cluster.nodes.clear();
   checkpoints_ = std::make_shared<trainer::checkpoint_store>(
     directory_.path() / "checkpoints", options_.run.keep_checkpoints,
     [](const std::string& text) { log::warning("checkpoints", text); });
@@ -139,6 +123,8 @@ void training_run::open_policy() {
       std::filesystem::remove(directory_.metrics_file());
   }
   directory_.write_config(resolved_json(options_));
+  if (options_.algorithm.snapshot.folder.empty())
+    options_.algorithm.snapshot.folder = directory_.path() / "versions";
   if (resumed_) {
     directory_.rewind_metrics(resumed_->at.value);
     record_.resume(read_metrics(directory_.metrics_file()));
@@ -176,29 +162,33 @@ void training_run::make_parts() {
     throw user_error("sampling.max_tokens: found " + std::to_string(options_.sampling.max_tokens)
                      + ", but the model's context is " + std::to_string(context)
                      + " tokens, prompt included");
-  parts_.options = options_;
-  parts_.model = policy_->config();
-  parts_.tokens = tokens_;
+  auto& w = parts_.workers;
+  w.options = options_;
+  w.run_directory = directory_.path().string();
+  w.model = policy_->config();
+  w.tokens = tokens_;
+  w.prompts = source_;
+  w.judge = judge_;
+  w.carrier = make_transport(options_);
+  parts_.here = workers_here(options_);
+  if (cluster_)
+    w.node = options_.cluster.head()->name;
   // Before minutes of warm-up: does any prompt fit?
   tokenized_feed(make_prompt_source(options_.data, options_.seed), tokens_, room).next();
   parts_.feed = std::make_shared<tokenized_feed>(source_, tokens_, room);
-  parts_.prompts = source_;
-  parts_.judge = judge_;
-  if (options_.weight_sync.transport == sync_transport::ucx)
-    parts_.carrier = std::make_shared<weightsync::ucx_transport>();
-  else
-    parts_.carrier = std::make_shared<weightsync::local_transport>();
   auto views = policy_->views();
   weightsync::publisher_options o;
   o.lease_s = options_.weight_sync.lease_s;
   o.wire_type = wire_type(options_.generator.dtype);
   parts_.publisher = std::make_shared<weightsync::publisher>(
-    *parts_.carrier, weightsync::replicated(views), o);
-  parts_.backend = std::make_shared<policy_backend>(policy_, parts_.publisher, checkpoints_,
+    *w.carrier, weightsync::replicated(views), o);
+  auto backend = std::make_shared<policy_backend>(policy_, parts_.publisher, checkpoints_,
                                                     stream_now);
+  backend->observe(request_.observer);
+  parts_.backend = std::move(backend);
   if (resumed_)
     parts_.saved_stream = resumed_->state.at("stream.json");
-  evaluation_ = std::make_unique<evaluation>(options_, parts_.model, tokens_, *source_, judge_);
+  evaluation_ = std::make_unique<evaluation>(options_, w.model, tokens_, *source_, judge_);
 }
 
 void training_run::warm_up() {
@@ -226,6 +216,8 @@ void training_run::warm_up() {
     std::snprintf(text, sizeof text, "step %d/%d, loss %.3f, token accuracy %.3f", step, w.steps,
                   stats.loss, stats.token_accuracy);
     screen_.progress("warm-up", static_cast<double>(step) / w.steps, text);
+    if (step % 50 == 1)
+      stage("warming up, step " + std::to_string(step) + " of at most " + std::to_string(w.steps));
     if (w.target_accuracy > 0 && step % 5 == 0 && step < w.steps
         && evaluation_->run({0}, policy_->views()).accuracy >= w.target_accuracy)
       break;
@@ -235,19 +227,18 @@ void training_run::warm_up() {
 
 void training_run::evaluate(std::string_view when) {
   screen_.progress("evaluating", 0, std::string(when));
+  stage("evaluating " + std::string(when));
   record_.evaluated(evaluation_->run(policy_->current(), policy_->views()), when);
 }
 
 /// Waits for the stream's end; the ledger's sums at that moment.
 nlohmann::json training_run::watch(stream& running, run_outcome& outcome) {
-  stall_watch stalls{options_, stream_now()};
   for (;;) {
     if (auto end = running.wait(0.2)) {
       if (end->empty())
         return nlohmann::json::parse(running.ledger());
       throw std::runtime_error(*end);
     }
-    stalls.look(running, stream_now());
     if (outcome == run_outcome::done && interrupted()) {
       outcome = run_outcome::interrupted;
       screen_.line("ending after this step, with a checkpoint (again to end at once)");
@@ -258,17 +249,27 @@ nlohmann::json training_run::watch(stream& running, run_outcome& outcome) {
 
 run_outcome training_run::train() {
   stream_config config;
-  caf::actor_system system{config};
+  std::optional<caf::actor_system> own;
+  auto& system = cluster_ ? cluster_->system() : own.emplace(config);
   nlohmann::json ledger;
   auto outcome = run_outcome::done;
   try {
+    auto workers = parts_.workers;
+    parts_.old_logits = policy_->old_logit_helper();
     stream running{system, std::move(parts_), record_};
     if (request_.started)
       request_.started(system, running.supervisor());
+    if (cluster_)
+      cluster_->open(workers, running.handles(), running.supervisor());
+    stage("training");
     ledger = watch(running, outcome);
+    if (cluster_)
+      cluster_->close(outcome == run_outcome::done ? "all steps are done" : "it was interrupted");
   } catch (const std::exception& e) {
     screen_.end_progress();
     log::error("run", e.what());
+    if (cluster_)
+      cluster_->close(std::string("it failed: ") + e.what());
     finish("failed", nlohmann::json::object());
     throw;
   }

@@ -126,7 +126,7 @@ double actors_rate(std::int32_t steps) {
   r.buffer.batch_size = batch;
   r.buffer.group_size = 8;
   r.buffer.eta = 2;
-  auto replay = system.spawn(replay_actor, r, controller);
+  auto replay = system.spawn(replay_actor, r, controller, caf::actor{});
   auto judge = system.spawn(reward_actor, "reward-0", std::make_shared<exact_four>(), controller);
   auto generator = system.spawn(instant_generator, controller, 100'000);
   auto trainer = system.spawn(instant_trainer, replay, controller, generator, steps,

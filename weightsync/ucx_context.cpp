@@ -36,12 +36,12 @@ ucs_memory_type_t ucx_memory_type(memory_kind kind) {
 }
 
 ucx_context::ucx_context(const ucx_options& options) {
-  // UCX takes over these signals when it is loaded; a crash report is not its business here.
-  for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE})
-    ucs_debug_disable_signal(s);
   // A lost peer is an error to us, with a message of ours; UCX's advice about sysctl misleads.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr)
     ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+  // UCX takes over these signals when it is loaded; a crash report is not its business here.
+  for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+    ucs_debug_disable_signal(s);
   ucp_config_t* config = nullptr;
   ucx_check(ucp_config_read(nullptr, nullptr, &config), "weight_sync: UCX's settings");
   try {

@@ -5,17 +5,6 @@
 namespace millrace {
 namespace {
 
-/// Files that are named must be there before anything is started.
-void check_files(const settings& s, problem_list& problems) {
-  std::error_code ignored;
-  if (!s.data.file.empty() && !std::filesystem::exists(s.data.file, ignored))
-    problems.add("data.file", "found \"" + s.data.file + "\", which isn't there; relative paths "
-                              "start at " + std::filesystem::current_path(ignored).string());
-  if (!s.model.path.empty() && !std::filesystem::is_directory(s.model.path, ignored))
-    problems.add("model.path", "found \"" + s.model.path + "\", expected a model folder; relative "
-                               "paths start at " + std::filesystem::current_path(ignored).string());
-}
-
 settings read(const nlohmann::json& value, const std::string& where,
               const std::vector<std::string>& assignments) {
   settings s;
@@ -36,7 +25,6 @@ settings read(const nlohmann::json& value, const std::string& where,
     problem_list rest(where);
     for (const auto& text : contradictions(s))
       rest.add("", text);
-    check_files(s, rest);
     rest.throw_if_any();
     return s;
   }
@@ -54,6 +42,19 @@ settings load_settings(const std::filesystem::path& file,
 settings parse_settings(std::string_view text, const std::string& where,
                         const std::vector<std::string>& assignments) {
   return read(parse_json(text, where), where, assignments);
+}
+
+void require_files(const settings& s, const std::string& where) {
+  problem_list problems(where);
+  std::error_code ignored;
+  const auto here = [&] {
+    return "; relative paths start at " + std::filesystem::current_path(ignored).string();
+  };
+  if (!s.data.file.empty() && !std::filesystem::exists(s.data.file, ignored))
+    problems.add("data.file", "found \"" + s.data.file + "\", which isn't there" + here());
+  if (!s.model.path.empty() && !std::filesystem::is_directory(s.model.path, ignored))
+    problems.add("model.path", "found \"" + s.model.path + "\", expected a model folder" + here());
+  problems.throw_if_any();
 }
 
 std::string resolved_json(const settings& s) {

@@ -28,6 +28,10 @@ namespace millrace {
 [[nodiscard]] settings parse_settings(std::string_view text, const std::string& where,
                                       const std::vector<std::string>& assignments = {});
 
+/// The files that the settings name must be on this machine: for whoever reads them (a cluster's
+/// generators, for instance, don't). \throws user_error naming every one that is missing
+void require_files(const settings& s, const std::string& where);
+
 /// What no single option shows: options that contradict each other. Each text starts with the path
 /// of the option to change. Empty when all is well.
 [[nodiscard]] std::vector<std::string> contradictions(const settings& s);

@@ -87,6 +87,13 @@ void check_training(const settings& s, texts& out) {
   if (kl.coefficient > 0 && kl.reference == kl_reference::none)
     out.push_back("algorithm.kl.coefficient: found " + num(kl.coefficient)
                   + " with no reference; set algorithm.kl.reference to \"initial\"");
+  const auto& kept = s.algorithm.snapshot;
+  if ((s.algorithm.old_logits == old_logits_source::snapshot
+       || s.algorithm.old_logits == old_logits_source::dedicated)
+      && kept.versions != 1 && kept.memory_bytes == 0 && kept.disk_bytes == 0
+      && kept.device_bytes == 0)
+    out.push_back("algorithm.snapshot: memory_bytes, disk_bytes and device_bytes are all 0, so that no "
+                  "version can be kept; give one of them room for some");
   if (s.trainer.minibatches > s.rollout.batch_size)
     out.push_back("trainer.minibatches: found " + num(s.trainer.minibatches)
                   + ", expected at most rollout.batch_size, " + num(s.rollout.batch_size));
@@ -179,6 +186,17 @@ std::vector<std::string> remarks(const settings& s) {
     out.push_back("trainer.minibatches: with one optimiser step per batch, the policy still equals "
                   "the recomputed proximal policy, so that every ratio between them is 1 and "
                   "nothing is ever clipped; 2 or more minibatches or epochs give clipping a meaning");
+  const auto& a = s.algorithm;
+  if (exact(a.old_logits) && a.old_logits != old_logits_source::interrupt
+      && a.snapshot.versions > 0 && a.snapshot.versions < s.rollout.eta + 1)
+    out.push_back("algorithm.snapshot.versions: " + num(a.snapshot.versions)
+                  + " are kept, but tokens may come from " + num(s.rollout.eta + 1)
+                  + " (rollout.eta + 1); older ones are served by algorithm.old_logits_fallback");
+  if (a.critic.kind != critic_kind::none && a.advantage.name != "gae"
+      && a.advantage.name != "vtrace")
+    out.push_back("algorithm.critic.kind: algorithm.advantage \"" + a.advantage.name
+                  + "\" never looks at a critic's values, and gives it nothing to learn from; gae and "
+                    "vtrace do");
   if (s.rollout.group_size == 1 && s.algorithm.advantage.name == "grpo")
     out.push_back("rollout.group_size: a group of one has no siblings to compare with, so that "
                   "every advantage is 0");
@@ -187,6 +205,10 @@ std::vector<std::string> remarks(const settings& s) {
   if (s.sampling.temperature == 0 && s.rollout.group_size > 1)
     out.push_back("sampling.temperature: at 0 all answers of a group are the same, and every "
                   "advantage is 0");
+  const auto& m = s.monitor;
+  if (m.enabled && m.token.empty() && m.host != "127.0.0.1" && m.host != "localhost" && m.host != "::1")
+    out.push_back("monitor.token: monitor.host is \"" + m.host + "\", so that whoever reaches this "
+                  "machine can watch the run; a token keeps strangers out");
   return out;
 }
 

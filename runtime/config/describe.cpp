@@ -61,8 +61,8 @@ void describe(option_list& v, arithmetic_settings& s) {
 }
 
 void describe(option_list& v, data_settings& s) {
-  v("source", s.source, "Where prompts come from: \"arithmetic\" (made by the program) or \"jsonl\" "
-                        "(data.file)");
+  v("source", s.source, "Where prompts come from: \"arithmetic\" (made by the program), \"jsonl\" "
+                        "(data.file) or a plugin's");
   v("file", s.file, "JSON-lines file of prompts, one object a line");
   v("question_field", s.question_field, "Its field with the question");
   v("answer_field", s.answer_field,
@@ -72,6 +72,12 @@ void describe(option_list& v, data_settings& s) {
     "Prompts kept out of training for evaluation: below 1 a fraction, from 1 a count");
   v("shuffle", s.shuffle, "Draw prompts in a random order, a new one each pass");
   v.section("arithmetic", s.arithmetic, "The built-in arithmetic tasks");
+  v("params", s.params, "Parameters of a plugin's source");
+}
+
+void describe(option_list& v, named_settings& s) {
+  v("name", s.name, "Its name");
+  v("params", s.params, "Its parameters; their names are checked by it");
 }
 
 void describe(option_list& v, rollout_settings& s) {
@@ -94,6 +100,9 @@ void describe(option_list& v, rollout_settings& s) {
   v("progress_every_tokens", s.progress_every_tokens, in_range(1, million),
     "Tokens after which a generator reports a partial rollout, from which it can be continued "
     "elsewhere");
+  v.section("environment", s.environment,
+            "A plugin's environment, that answers the model's turns within a rollout; reward.kind is "
+            "then \"environment\". No name: an answer is one turn");
 }
 
 void describe(option_list& v, sampling_params& s) {
@@ -112,14 +121,20 @@ void describe(option_list& v, generator_settings& s) {
   v("threads", s.threads, in_range(1, 1024), "Threads of each generator's tensor operations");
   v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
                 "or kept");
-  v("dtype", s.dtype, "Precision in which weights travel to the generators: rounded to bf16, or to "
-                      "int8 with a scale per row; they compute in fp32 with what arrives");
+  v("dtype", s.dtype, "Precision of the generators' weights, on the way, in memory and in computing: "
+                      "bf16, or int8 with a scale per row and activations quantised as they come");
   v("kv_cache_tokens", s.kv_cache_tokens, in_range(0, 1e12),
-    "Tokens that the cache holds; 0: enough for max_batch sequences of full length");
+    "Tokens that the cache holds; 0: enough for max_batch sequences of full length, within 4 GiB");
+  v("prefill_chunk", s.prefill_chunk, in_range(1, 65536),
+    "Prompt tokens that are computed between two decode steps at most: a long prompt does not stall "
+    "the answers that run");
+  v.section("backend", s.backend, "A plugin's generator in place of the built-in one");
+  v.section("sampler", s.sampler, "A plugin's sampler in place of temperature, top_p and so on");
 }
 
 void describe(option_list& v, reward_settings& s) {
-  v("kind", s.kind, "What judges an answer: \"numeric\", \"exact\", \"format\" or \"weighted\"");
+  v("kind", s.kind, "What judges an answer: \"numeric\", \"exact\", \"format\", \"weighted\", "
+                    "\"program\" (an external one) or a plugin's (`millrace plugins` lists all)");
   v("workers", s.workers, in_range(1, 4096), "Reward workers");
   v("timeout_s", s.timeout_s, above(0), "Seconds after which judging an answer has failed");
   v("correct", s.correct, any_number(), "Reward of a right answer");
@@ -133,16 +148,26 @@ void describe(option_list& v, replay_settings& s) {
   v("order", s.order, "Which are handed out first");
 }
 
-void describe(option_list& v, named_settings& s) {
-  v("name", s.name, "Its name");
-  v("params", s.params, "Its parameters; their names are checked by it");
-}
-
 void describe(option_list& v, kl_settings& s) {
   v("coefficient", s.coefficient, in_range(0, 1000), "β of the KL penalty; 0: off");
   v("estimator", s.estimator, "x = log θ − log ref: k1 = x, k2 = x²/2, k3 = e^(−x) − 1 + x");
   v("in", s.place, "Add the penalty to the loss, or subtract it from the reward");
-  v("reference", s.reference, "The policy to stay near: the one that training started from");
+  v("reference", s.reference,
+    "The policy to stay near: the one that training started from, or one that follows the trained "
+    "one every so many versions");
+  v("move_every", s.move_every, in_range(1, 100 * million),
+    "Versions after which the moving reference becomes the current policy");
+}
+
+void describe(option_list& v, critic_settings& s) {
+  v("kind", s.kind,
+    "What values come from, for the advantages gae and vtrace: a linear head on the policy's last "
+    "hidden states, whose gradient stays its own, or a network of the policy's shape, and first of "
+    "its weights, with such a head");
+  v("lr", s.lr, in_range(0, 10), "Its learning rate; 0: trainer.lr");
+  v("clip", s.clip, in_range(0, million),
+    "Value clipping: a value that has moved further than this within a step gains nothing by it; 0: "
+    "off");
 }
 
 void describe(option_list& v, ewma_settings& s) {
@@ -154,19 +179,48 @@ void describe(option_list& v, ewma_settings& s) {
     "Tokens count as kept when no mask took them out, or when they were not clipped either");
 }
 
+void describe(option_list& v, snapshot_settings& s) {
+  v("versions", s.versions, in_range(0, 1025),
+    "Versions whose tokens get their exact old log-prob, the current one included; 0: η + 1");
+  v("device_bytes", s.device_bytes, in_range(0, 1e15),
+    "Bytes of older weights kept on the trainer's device, where that isn't the CPU; the youngest");
+  v("memory_bytes", s.memory_bytes, in_range(0, 1e15), "Bytes kept in host memory; the next older");
+  v("disk_bytes", s.disk_bytes, in_range(0, 1e15), "Bytes kept on disk; the oldest. 0: none");
+  v("folder", s.folder, "Where on disk. Empty: the run directory");
+}
+
+void describe(option_list& v, interrupt_settings& s) {
+  v("slots", s.slots, in_range(0, 64),
+    "Versions whose weights stay beside the current ones until every generator has gone on from "
+    "them, for the tokens sampled until then; at 0 these are served by the fallback");
+}
+
+void describe(option_list& v, dedicated_settings& s) {
+  v("threads", s.threads, in_range(1, 1024), "Threads of the old-logit actor's tensor operations");
+}
+
 void describe(option_list& v, algorithm_settings& s) {
   v.section("loss", s.loss, "The policy loss");
   v.section("advantage", s.advantage, "The advantage estimator");
   v("old_logits", s.old_logits,
     "Log-probs of the proximal policy: recomputed at the start of each step (decoupled PPO), those "
-    "that the generator reported, an interpolation of these with the current ones, or those of an "
-    "average of the parameters");
+    "that the generator reported, an interpolation of these with the current ones, those of an "
+    "average of the parameters, or those of the version that sampled each token: from kept versions "
+    "in the step (snapshot), the same in an actor beside it (dedicated), or just before a version "
+    "is replaced (interrupt)");
   v.section("ewma", s.ewma, "The average of old_logits \"ewma\"");
+  v.section("snapshot", s.snapshot, "Versions kept by old_logits \"snapshot\" and \"dedicated\"");
+  v.section("interrupt", s.interrupt, "Of old_logits \"interrupt\"");
+  v.section("dedicated", s.dedicated, "Of old_logits \"dedicated\"");
+  v("old_logits_fallback", s.old_logits_fallback,
+    "What serves tokens whose version is not kept any more, with snapshot, dedicated and interrupt: "
+    "the average of the parameters, or the current ones");
   v("proxy_weight", s.proxy_weight, in_range(-1, 1),
     "Weight of the generator's log-probs in loglinear and arithmetic; below 0: by each token's "
     "version, 1/(staleness + 1)");
   v("aggregation", s.aggregation, "How per-token losses become one number");
   v.section("kl", s.kl, "KL penalty towards a reference policy");
+  v.section("critic", s.critic, "Values of single tokens");
 }
 
 void describe(option_list& v, trainer_settings& s) {
@@ -264,7 +318,29 @@ void describe(option_list& v, cluster_settings& s) {
     "Seconds that a node tries to reach the trainer's node");
 }
 
-void describe(option_list& v, log_settings& s) { v("level", s.level, "Least weight of a message"); }
+void describe(option_list& v, monitor_settings& s) {
+  v("enabled", s.enabled, "Show the run over HTTP: dashboard, /metrics for Prometheus, `millrace top`");
+  v("host", s.host, "Address to listen on; beyond loopback, set a token too");
+  v("port", s.port, in_range(0, 65535), "0: any that is free; the run says which");
+  v("token", s.token, "What a reader must send as \"Authorization: Bearer TOKEN\"; empty: nothing");
+}
+
+void describe(option_list& v, plugin_settings& s) {
+  v("path", s.path, "The shared library; relative paths start at the working directory");
+  v("isolated", s.isolated,
+    "Run its rewards in processes of their own: one that crashes fails an answer and nothing else");
+  v("config", s.config, "For the plugin: what all that it registers may read");
+}
+
+void describe(option_list& v, actor_settings& s) {
+  v("kind", s.kind, "Name that a plugin registered an actor by");
+  v("params", s.params, "Its parameters; their names are checked by it");
+}
+
+void describe(option_list& v, log_settings& s) {
+  v("level", s.level, "Least weight of a message");
+  v("tensorboard", s.tensorboard, "Write TensorBoard event files beside metrics.jsonl");
+}
 
 void describe(option_list& v, settings& s) {
   v("seed", s.seed, at_least(0), "Of initialisation, data and sampling");
@@ -286,7 +362,11 @@ void describe(option_list& v, settings& s) {
   v.section("weight_sync", s.weight_sync, "From the trainer to the generators");
   v.section("supervisor", s.supervisor, "Restarts and stalls");
   v.section("cluster", s.cluster, "Nodes of a cluster");
+  v.section("monitor", s.monitor, "Watching a run from outside");
   v.section("log", s.log, "Messages");
+  v.list("plugins", s.plugins,
+         "Shared libraries with rewards, prompt sources, losses and so on: path, isolated, config");
+  v.list("actors", s.actors, "Actors of plugins, that see every group and step: kind, params");
 }
 
 option_list options_of(settings& s) {

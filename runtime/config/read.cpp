@@ -3,6 +3,8 @@
 #include "runtime/config/options.hpp"
 #include "runtime/nearest.hpp"
 
+#include <algorithm>
+
 namespace millrace {
 namespace {
 
@@ -98,6 +100,34 @@ bool set_inside_object(const option_list& list, const std::string& path, const s
   return false;
 }
 
+/// "cluster.nodes.0.host=n1": a field of an item of a list. Says whether the path leads into a list.
+bool set_inside_list(const option_list& list, const std::string& path, const std::string& text,
+                     const std::string& where) {
+  for (auto dot = path.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = path.rfind('.', dot - 1)) {
+    const auto* o = list.find(path.substr(0, dot));
+    const auto* items = o ? std::get_if<list_field>(&o->target) : nullptr;
+    if (!items)
+      continue;
+    auto value = items->value();
+    auto inside = path.substr(dot);
+    std::replace(inside.begin(), inside.end(), '.', '/');
+    try {
+      auto item = nlohmann::json::parse(text, nullptr, false);
+      value.at(nlohmann::json::json_pointer(inside)) = item.is_discarded() ? nlohmann::json(text)
+                                                                           : item;
+    } catch (const nlohmann::json::exception&) {
+      throw user_error(where + ": " + o->path + " has " + std::to_string(items->value().size())
+                       + " entries and no \"" + path.substr(dot + 1)
+                       + "\"; expected NUMBER.FIELD behind it, counted from 0");
+    }
+    for (const auto& [at, problem] : items->assign(value))
+      throw user_error(where + ": " + o->path + at + ": " + problem);
+    return true;
+  }
+  return false;
+}
+
 } // namespace
 
 void problem_list::add(std::string_view path, std::string_view text) {
@@ -157,7 +187,7 @@ void set_option(const option_list& list, std::string_view assignment) {
       throw user_error(where + ": found " + describe_value(value) + ", expected " + expected);
     return;
   }
-  if (set_inside_object(list, path, text))
+  if (set_inside_object(list, path, text) || set_inside_list(list, path, text, where))
     return;
   if (list.is_section(path))
     throw user_error(where + ": \"" + path + "\" is a section; set one of its options: "

@@ -4,6 +4,7 @@
 // field's range and meaning stand in describe.cpp (`millrace options` prints them); the defaults are
 // here. Times are in seconds.
 
+#include "runtime/kv_policy.hpp"
 #include "runtime/log.hpp"
 #include "runtime/messages.hpp"
 
@@ -22,10 +23,6 @@ namespace millrace {
 enum class over_bound : std::uint8_t { mask, drop, wait };
 constexpr std::array<std::string_view, 3> names(over_bound) { return {"mask", "drop", "wait"}; }
 
-/// What a generator does with the KV cache of running sequences when it takes new weights.
-enum class kv_policy : std::uint8_t { recompute, keep };
-constexpr std::array<std::string_view, 2> names(kv_policy) { return {"recompute", "keep"}; }
-
 enum class weight_dtype : std::uint8_t { fp32, bf16, int8 };
 constexpr std::array<std::string_view, 3> names(weight_dtype) { return {"fp32", "bf16", "int8"}; }
 
@@ -34,10 +31,19 @@ constexpr std::array<std::string_view, 1> names(replay_order) { return {"oldest"
 
 /// Where the log-probs of the proximal policy come from.
 enum class old_logits_source : std::uint8_t {
-  recompute, behaviour, loglinear, arithmetic, ewma
+  recompute, behaviour, loglinear, arithmetic, ewma, snapshot, dedicated, interrupt
 };
-constexpr std::array<std::string_view, 5> names(old_logits_source) {
-  return {"recompute", "behaviour", "loglinear", "arithmetic", "ewma"};
+constexpr std::array<std::string_view, 8> names(old_logits_source) {
+  return {"recompute", "behaviour", "loglinear", "arithmetic",
+          "ewma",      "snapshot",  "dedicated", "interrupt"};
+}
+/// Whether each token's old log-prob is that of the very version that sampled it.
+constexpr bool exact(old_logits_source s) { return s >= old_logits_source::snapshot; }
+
+/// What serves a token whose version is not to be had any more.
+enum class old_logits_fallback : std::uint8_t { ewma, recompute };
+constexpr std::array<std::string_view, 2> names(old_logits_fallback) {
+  return {"ewma", "recompute"};
 }
 
 /// Which tokens count as kept when the average of old_logits "ewma" decides whether to reset.
@@ -73,8 +79,14 @@ constexpr std::array<std::string_view, 2> names(kl_place) { return {"loss", "rew
 enum class kl_estimator : std::uint8_t { k1, k2, k3 };
 constexpr std::array<std::string_view, 3> names(kl_estimator) { return {"k1", "k2", "k3"}; }
 
-enum class kl_reference : std::uint8_t { none, initial };
-constexpr std::array<std::string_view, 2> names(kl_reference) { return {"none", "initial"}; }
+enum class kl_reference : std::uint8_t { none, initial, moving };
+constexpr std::array<std::string_view, 3> names(kl_reference) {
+  return {"none", "initial", "moving"};
+}
+
+/// What gives the values that advantages of single tokens (gae, vtrace) need.
+enum class critic_kind : std::uint8_t { none, head, model };
+constexpr std::array<std::string_view, 3> names(critic_kind) { return {"none", "head", "model"}; }
 
 /// `automatic`: local in one process, UCX between several.
 enum class sync_transport : std::uint8_t { automatic, local, ucx };
@@ -136,6 +148,13 @@ struct data_settings {
   double held_out = 200; ///< prompts kept from training: below 1 a fraction, from 1 a count
   bool shuffle = true;
   arithmetic_settings arithmetic;
+  nlohmann::json params = nlohmann::json::object(); ///< of a plugin's source
+};
+
+/// A function by name with its own parameters, which it validates itself.
+struct named_settings {
+  std::string name;
+  nlohmann::json params = nlohmann::json::object();
 };
 
 struct rollout_settings {
@@ -148,6 +167,7 @@ struct rollout_settings {
   std::int32_t max_attempts = 3;
   double request_timeout_s = 120;
   std::int32_t progress_every_tokens = 64;
+  named_settings environment; ///< of a plugin, that answers the model's turns; no name: one turn
 };
 
 struct generator_settings {
@@ -156,7 +176,10 @@ struct generator_settings {
   std::int32_t threads = 1;
   kv_policy kv = kv_policy::recompute;
   weight_dtype dtype = weight_dtype::fp32;
-  std::int64_t kv_cache_tokens = 0; ///< 0: enough for max_batch sequences of full length
+  std::int64_t kv_cache_tokens = 0; ///< 0: enough for max_batch sequences of full length, ≤ 4 GiB
+  std::int32_t prefill_chunk = 256; ///< prompt tokens between two decode steps
+  named_settings backend; ///< of a plugin, in place of the built-in engine; no name: that
+  named_settings sampler; ///< of a plugin, in place of temperature, top-p and so on; no name: those
 };
 
 struct reward_settings {
@@ -173,17 +196,18 @@ struct replay_settings {
   replay_order order = replay_order::oldest;
 };
 
-/// A function by name with its own parameters, which it validates itself.
-struct named_settings {
-  std::string name;
-  nlohmann::json params = nlohmann::json::object();
-};
-
 struct kl_settings {
   double coefficient = 0; ///< 0: off
   kl_estimator estimator = kl_estimator::k3;
   kl_place place = kl_place::loss; ///< `algorithm.kl.in` in the file
   kl_reference reference = kl_reference::none;
+  std::int32_t move_every = 100; ///< versions, of the moving reference
+};
+
+struct critic_settings {
+  critic_kind kind = critic_kind::none;
+  double lr = 0;     ///< 0: trainer.lr
+  double clip = 0.2; ///< how far a value may move within a step; 0: as far as it likes
 };
 
 /// Of old_logits "ewma": the parameters' average that serves as proximal policy.
@@ -193,11 +217,35 @@ struct ewma_settings {
   ewma_reset_rule reset_rule = ewma_reset_rule::mask;
 };
 
+/// Of old_logits "snapshot" and "dedicated": the versions that are kept.
+struct snapshot_settings {
+  std::int32_t versions = 0; ///< the current one included; 0: η + 1, all that tokens may come from
+  std::int64_t device_bytes = 0;
+  std::int64_t memory_bytes = std::int64_t{8} << 30;
+  std::int64_t disk_bytes = 0;
+  std::string folder; ///< empty: in the run directory
+};
+
+/// Of old_logits "interrupt".
+struct interrupt_settings {
+  std::int32_t slots = 1; ///< versions kept beside the current one until no generator samples with them
+};
+
+/// Of old_logits "dedicated".
+struct dedicated_settings {
+  std::int32_t threads = 1;
+};
+
 struct algorithm_settings {
   named_settings loss{"decoupled_ppo"};
   named_settings advantage{"grpo"};
   old_logits_source old_logits = old_logits_source::recompute;
   ewma_settings ewma;
+  snapshot_settings snapshot;
+  interrupt_settings interrupt;
+  dedicated_settings dedicated;
+  critic_settings critic;
+  millrace::old_logits_fallback old_logits_fallback = millrace::old_logits_fallback::ewma;
   double proxy_weight = -1; ///< on μ, of loglinear and arithmetic; −1: by each token's version
   loss_aggregation aggregation = loss_aggregation::token_mean;
   kl_settings kl;
@@ -301,8 +349,30 @@ struct cluster_settings {
   }
 };
 
+/// Where a running process shows itself over HTTP.
+struct monitor_settings {
+  bool enabled = true;
+  std::string host = "127.0.0.1";
+  std::int32_t port = 0; ///< 0: any that is free
+  std::string token;     ///< empty: none is asked for
+};
+
+/// A plugin's shared library (runtime/include/millrace/plugin.hpp).
+struct plugin_settings {
+  std::string path;      ///< relative to the working directory
+  bool isolated = false; ///< its rewards in processes of their own
+  nlohmann::json config = nlohmann::json::object(); ///< for all that it registers
+};
+
+/// An actor of a plugin, in the trainer's process.
+struct actor_settings {
+  std::string kind;
+  nlohmann::json params = nlohmann::json::object();
+};
+
 struct log_settings {
   log_level level = log_level::info;
+  bool tensorboard = false; ///< event files beside metrics.jsonl
 };
 
 struct settings {
@@ -324,7 +394,10 @@ struct settings {
   weight_sync_settings weight_sync;
   supervisor_settings supervisor;
   cluster_settings cluster;
+  monitor_settings monitor;
   log_settings log;
+  std::vector<plugin_settings> plugins;
+  std::vector<actor_settings> actors;
 
   /// Rollouts that the replay buffer holds, with the default resolved.
   [[nodiscard]] std::int32_t replay_capacity() const {

@@ -130,15 +130,20 @@ public:
     replay_options_.request_timeout_s = 1;
     replay_options_.wait_timeout_s = 5;
     std::vector<child_spec> children;
-    children.push_back({"controller", [this](auto*) { return controller_; }, true, {}});
-    children.push_back({"publisher", [this](auto*) { return publisher_; }, true, {}});
+    children.push_back({"controller", "controller", [this](auto*) { return controller_; }, true});
+    children.push_back({"publisher", "publisher", [this](auto*) { return publisher_; }, true});
+    children.push_back(trainer());
     for (int i = 0; i < s.generators; ++i)
       children.push_back(generator("gen" + std::to_string(i)));
     for (int i = 0; i < s.reward_workers; ++i)
       children.push_back(reward("reward" + std::to_string(i)));
     children.push_back(replay());
-    children.push_back(trainer());
-    supervisor_ = system.spawn(supervisor, supervisor_options{100, 0.1}, children, owner_,
+    supervisor_options o{.max_restarts = 100};
+    o.more = [this](const std::string& kind, int index) {
+      return kind == "reward" ? reward(kind + std::to_string(index))
+                              : generator(kind + std::to_string(index));
+    };
+    supervisor_ = system.spawn(supervisor, o, children, owner_,
                                [](const std::string& e) {
                                  if (std::getenv("MILLRACE_SIMULATION_LOG") != nullptr)
                                    std::fprintf(stderr, "%s\n", e.c_str());
@@ -199,11 +204,11 @@ private:
                                   generator_peers{link_to(controller_), link_to(publisher_),
                                                   owner_}));
     };
-    return {name, spawn};
+    return {name, "generator", spawn};
   }
 
   child_spec reward(const std::string& name) {
-    return {name, [this, name](caf::event_based_actor* parent) {
+    return {name, "reward", [this, name](caf::event_based_actor* parent) {
               return mortal(parent->spawn(reward_actor, name, std::make_shared<fake_reward>(),
                                           link_to(controller_)));
             }};
@@ -211,12 +216,10 @@ private:
 
   child_spec replay() {
     auto spawn = [this](caf::event_based_actor* parent) {
-      return replay_ = mortal(parent->spawn(replay_actor, replay_options_, link_to(controller_)));
+      return mortal(parent->spawn(replay_actor, replay_options_, link_to(controller_),
+                                  link_to(trainer_)));
     };
-    auto replaced = [this](caf::event_based_actor* parent, const caf::actor& successor) {
-      parent->send(trainer_, joined_atom::value, link_to(successor));
-    };
-    return {"replay", spawn, false, replaced};
+    return {"replay", "replay", spawn};
   }
 
   child_spec trainer() {
@@ -227,17 +230,17 @@ private:
       o.request_timeout_s = 1;
       o.batch_timeout_s = 1;
       trainer_ = parent->spawn(trainer_actor, o,
-                               trainer_peers{worker, link_to(controller_), link_to(replay_),
-                                             link_to(publisher_), owner_, owner_});
+                               trainer_peers{worker, link_to(controller_), link_to(publisher_),
+                                             owner_, owner_});
       parent->send(trainer_, start_atom::value);
       return trainer_;
     };
-    return {"trainer", spawn, true, {}};
+    return {"trainer", "trainer", spawn, true};
   }
 
   caf::actor_system& system_;
   std::shared_ptr<world> w_;
-  caf::actor owner_, controller_, publisher_, replay_, trainer_, supervisor_;
+  caf::actor owner_, controller_, publisher_, trainer_, supervisor_;
   replay_actor_options replay_options_;
   std::vector<caf::actor> mortal_;
 };

@@ -178,6 +178,16 @@ TEST_CASE("--set takes numbers, text, choices, lists and keys of parameters") {
   CHECK(has(error_of("{}", {"=3"}), "expected path=value"));
 }
 
+TEST_CASE("files that the settings name must be there") {
+  const auto missing = [](const std::string& text) {
+    require_files(parse_settings(text, "my.json"), "my.json");
+  };
+  CHECK_THROWS_WITH(missing(R"({"data": {"source": "jsonl", "file": "/no/such"}})"),
+                    Catch::StartsWith("my.json: data.file: found \"/no/such\""));
+  CHECK_THROWS_WITH(missing(R"({"model": {"path": "/no/such"}})"),
+                    Catch::StartsWith("my.json: model.path: found \"/no/such\""));
+}
+
 TEST_CASE("options that contradict each other are refused, with a reason") {
   const auto refused = [](const std::string& text, const std::string& part) {
     CHECK(has(error_of(text), part));
@@ -194,8 +204,6 @@ TEST_CASE("options that contradict each other are refused, with a reason") {
   refused(R"({"data": {"held_out": 1.5}})", "data.held_out");
   refused(R"({"deterministic": true, "rollout": {"eta": 1}})", "deterministic: found true");
   refused(R"({"algorithm": {"kl": {"coefficient": 0.1}}})", "with no reference");
-  refused(R"({"data": {"source": "jsonl", "file": "/no/such"}})", "data.file: found \"/no/such\"");
-  refused(R"({"model": {"path": "/no/such"}})", "model.path: found \"/no/such\"");
   refused(R"({"eval": {"samples": 4}})", "eval.samples");
 }
 
@@ -292,6 +300,14 @@ TEST_CASE("config: a cluster's nodes are read, named in errors, and written back
   CHECK(s.cluster.head()->name == "t");
   CHECK(s.cluster.find("g")->actors.generator == 2);
   CHECK(resolved_json(parse_settings(resolved_json(s), "again")) == resolved_json(s));
+
+  auto set = [&](const std::string& assignment) {
+    return parse_settings(resolved_json(s), "c.json", {assignment});
+  };
+  CHECK(set("cluster.nodes.1.port=7").cluster.nodes[1].port == 7);
+  CHECK(set("cluster.nodes.0.name=tr").cluster.nodes[0].name == "tr");
+  CHECK_THROWS_WITH(set("cluster.nodes.5.port=7"), Catch::Contains("has 2 entries"));
+  CHECK_THROWS_WITH(set("cluster.nodes.0.port=x"), Catch::Contains("cluster.nodes[0].port: found"));
 
   CHECK_THAT(error(R"([{"name": "t", "prot": 1}])"),
              Catch::Contains("cluster.nodes[0].prot: unknown key (did you mean \"port\"?)"));

@@ -1,0 +1,54 @@
+#pragma once
+
+// What nodes say to each other about themselves. (The stream's own messages, which carry no handles,
+// are in runtime/messages.hpp.)
+
+#include "actors/message_types.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace millrace {
+
+using hello_atom = caf::atom_constant<caf::atom("hello")>;
+using leave_atom = caf::atom_constant<caf::atom("leave")>;   ///< (name): a node goes, by its own will
+using status_atom = caf::atom_constant<caf::atom("status")>; ///< → JSON text: the cluster as it is
+using stop_atom = caf::atom_constant<caf::atom("stop")>;     ///< end the run after its present step
+
+/// A node → the trainer's node, when it comes up.
+struct node_hello {
+  std::string name;
+  std::string build;  ///< build_identity()
+  std::string config; ///< resolved_json of its settings
+  std::string host;   ///< where it really runs
+  std::int64_t pid = 0;
+  caf::actor agent; ///< takes (scale_atom, kind, count) and (finished_atom, text)
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, node_hello& x) {
+    return f(x.name, x.build, x.config, x.host, x.pid, x.agent);
+  }
+};
+
+enum class welcome_kind : std::uint8_t { welcome, wait, refused };
+
+/// The trainer's node → a node: what its actors need, or why not (yet).
+struct node_welcome {
+  welcome_kind kind = welcome_kind::wait;
+  std::string text;    ///< of wait and refused: for people
+  std::string options; ///< the run's settings, with everything resolved
+  std::map<std::string, std::string> model_files; ///< config.json and the tokenizer's: name → content
+  caf::actor controller, publisher, recorder, trainer;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, node_welcome& x) {
+    return f(x.kind, x.text, x.options, x.model_files, x.controller, x.publisher, x.recorder,
+             x.trainer);
+  }
+};
+
+/// Registers these with CAF, beside add_message_types.
+void add_cluster_message_types(caf::actor_system_config& config);
+
+} // namespace millrace

@@ -1,0 +1,142 @@
+// `millrace status`, `scale` and `down`: questions and wishes to a cluster that is up.
+
+#include "actors/cluster_messages.hpp"
+#include "actors/commands.hpp"
+#include "actors/node_link.hpp"
+#include "actors/shell.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/error.hpp"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <memory>
+
+namespace millrace {
+
+namespace {
+
+/// A line to the hub of the cluster that this configuration describes.
+class hub_line {
+public:
+  explicit hub_line(const std::string& config) : options_(load_settings(config)), link_(checked()) {
+    std::string why;
+    hub_ = link_.connect(*options_.cluster.head(), why);
+    if (!hub_)
+      throw user_error("no cluster answers at " + place() + " (" + why
+                       + "); `millrace up " + config + "` starts one");
+  }
+
+  /// Asks, and returns the text that comes back.
+  template <class... Question>
+  std::string ask(Question... question) {
+    caf::scoped_actor self{link_.system()};
+    std::string out;
+    self->request(hub_, within(15), std::move(question)...)
+      .receive([&](const std::string& text) { out = text; },
+               [&](const caf::error& e) { throw user_error(text(e)); });
+    return out;
+  }
+
+  void stop() {
+    caf::scoped_actor self{link_.system()};
+    self->request(hub_, within(15), stop_atom::value)
+      .receive([] {}, [&](const caf::error& e) { throw user_error(text(e)); });
+    self->monitor(hub_);
+    self->receive([](const caf::down_msg&) {});
+  }
+
+private:
+  const settings& checked() const {
+    if (options_.cluster.nodes.empty())
+      throw user_error("cluster.nodes: is missing in this configuration; there is no cluster to ask");
+    return options_;
+  }
+  [[nodiscard]] std::string place() const {
+    const auto* head = options_.cluster.head();
+    return head->host + ":" + std::to_string(head->port);
+  }
+  std::string text(const caf::error& e) {
+    if (e.category() == caf::atom("system") && e.context().match_elements<std::string>())
+      return e.context().get_as<std::string>(0);
+    return "the cluster at " + place() + " does not answer: " + text_of(e, link_.system());
+  }
+
+  settings options_;
+  linked_system link_;
+  caf::actor hub_;
+};
+
+void show_status(const std::string& answer) {
+  auto j = nlohmann::json::parse(answer);
+  std::printf("%s\n", j["stage"].get<std::string>().c_str());
+  for (const auto& n : j["nodes"]) {
+    std::string actors;
+    for (const auto& [kind, count] : n["actors"].items())
+      if (count.get<int>() > 0)
+        actors += (actors.empty() ? "" : ", ") + kind
+                  + (count.get<int>() > 1 ? " × " + std::to_string(count.get<int>()) : "");
+    std::printf("  %-12s %-8s %-16s %-9s %s\n", n["name"].get<std::string>().c_str(),
+                n["state"].get<std::string>().c_str(), n["host"].get<std::string>().c_str(),
+                n["pid"].get<int>() > 0 ? std::to_string(n["pid"].get<int>()).c_str() : "",
+                actors.c_str());
+  }
+}
+
+/// "generators=4" → kind and count.
+std::pair<std::string, std::int64_t> parse_scale(const std::string& text) {
+  auto equals = text.find('=');
+  auto kind = text.substr(0, equals);
+  if (kind.ends_with('s'))
+    kind.pop_back();
+  char* end = nullptr;
+  auto number = equals == std::string::npos ? "" : text.c_str() + equals + 1;
+  auto count = std::strtoll(number, &end, 10);
+  if (*number == '\0' || *end != '\0' || count < 1 || count > 1024)
+    throw user_error("scale " + text + ": expected KIND=COUNT, for example generators=4");
+  return {kind, count};
+}
+
+} // namespace
+
+void add_cluster_commands(CLI::App& app, int& status) {
+  struct arguments {
+    std::string config, what;
+    bool json = false;
+  };
+  auto add = [&](const char* name, const char* help, auto work) {
+    auto* cmd = app.add_subcommand(name, help);
+    auto a = std::make_shared<arguments>();
+    if (std::string_view(name) == "scale")
+      cmd->add_option("what", a->what, "generators=N or rewards=N")->required();
+    cmd->add_option("config,--config", a->config, "The cluster's configuration file")->required();
+    if (std::string_view(name) == "status")
+      cmd->add_flag("--json", a->json, "As JSON");
+    cmd->callback([a, work, &status] {
+      work(*a);
+      status = 0;
+    });
+  };
+  add("status", "Show the nodes of a running cluster", [](const arguments& a) {
+    auto answer = hub_line(a.config).ask(status_atom::value);
+    if (a.json)
+      std::printf("%s\n", answer.c_str());
+    else
+      show_status(answer);
+  });
+  add("scale", "Change how many generators or reward workers run", [](const arguments& a) {
+    auto [kind, count] = parse_scale(a.what);
+    std::printf("%s\n", hub_line(a.config).ask(scale_atom::value, kind, count).c_str());
+  });
+  add("down", "End a running cluster after the present step, with a checkpoint",
+      [](const arguments& a) {
+        hub_line line(a.config);
+        std::printf("ending after the present step, with a checkpoint\n");
+        std::fflush(stdout);
+        line.stop();
+        std::printf("it is down\n");
+      });
+}
+
+} // namespace millrace

@@ -1,0 +1,189 @@
+// `millrace up`: all nodes of a cluster that belong to this host, as processes of their own.
+
+#include "actors/commands.hpp"
+#include "actors/interrupt.hpp"
+#include "actors/node_link.hpp"
+#include "actors/node_processes.hpp"
+#include "actors/run_arguments.hpp"
+#include "runtime/error.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+namespace millrace {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The processes of this host, from their start to the end of the last.
+class local_nodes {
+public:
+  explicit local_nodes(const run_arguments& a);
+  int run();
+
+private:
+  void start(const node_settings& node);
+  void say(const std::string& name, std::string_view line) const;
+  void ended(const node_processes::ended& e);
+  void pass_interrupts();
+  void restart_due();
+
+  run_arguments arguments_;
+  settings options_;
+  std::string directory_;
+  std::vector<node_settings> here_;
+  std::size_t width_ = 0;
+  node_processes processes_;
+  struct restart {
+    int count = 0;
+    double due = 0; ///< 0: none
+  };
+  std::map<std::string, restart> restarts_;
+  int passed_ = 0; ///< interrupts passed on
+  double ending_since_ = 0;
+  int status_ = 0;
+};
+
+local_nodes::local_nodes(const run_arguments& a)
+  : arguments_(a), options_(a.load()),
+    processes_([this](const std::string& name, std::string_view line) { say(name, line); }) {
+  if (options_.cluster.nodes.empty())
+    throw user_error(a.config + ": cluster.nodes: is missing; `millrace run` trains in one process "
+                                "without it");
+  for (const auto& n : options_.cluster.nodes)
+    if (is_this_host(n.host)) {
+      here_.push_back(n);
+      width_ = std::max(width_, n.name.size());
+    }
+  if (here_.empty())
+    throw user_error(a.config + ": cluster.nodes: none has this host's name or address");
+  directory_ = a.run_directory(options_);
+}
+
+/// Node names in front, lined up, so that what each says stays readable.
+void local_nodes::say(const std::string& name, std::string_view line) const {
+  std::printf("%-*s | %.*s\n", static_cast<int>(width_), name.c_str(), static_cast<int>(line.size()),
+              line.data());
+  std::fflush(stdout);
+}
+
+void local_nodes::start(const node_settings& node) {
+  std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string(), "node",
+                                   arguments_.config, "--name", node.name};
+  for (const auto& s : arguments_.assignments) {
+    command.push_back("--set");
+    command.push_back(s);
+  }
+  if (!arguments_.data.empty()) {
+    command.push_back("--data");
+    command.push_back(arguments_.data);
+  }
+  if (node.actors.trainer > 0) {
+    command.push_back("--run-dir");
+    command.push_back(directory_);
+    if (arguments_.resume)
+      command.push_back("--resume");
+  }
+  processes_.start(node.name, command);
+}
+
+void local_nodes::ended(const node_processes::ended& e) {
+  const auto* node = options_.cluster.find(e.name);
+  const auto is_head = node->actors.trainer > 0;
+  auto how = e.status == 0     ? std::string("ended")
+             : e.status > 128 ? "was ended by signal " + std::to_string(e.status - 128)
+                              : "ended with status " + std::to_string(e.status);
+  if (e.status != 0 || is_head)
+    say(e.name, "-- " + how);
+  if (is_head) {
+    status_ = e.status;
+    if (e.status != 0 && e.status != 130)
+      say(e.name, "-- the run can go on with: millrace up " + arguments_.config + " --run-dir "
+                    + directory_ + " --resume");
+    ending_since_ = now();
+    return;
+  }
+  if (ending_since_ > 0 || e.status == 0)
+    return;
+  if (e.status == 2) { // a mistake that a restart can't mend
+    status_ = std::max(status_, 2);
+    if (processes_.running() == 0)
+      ending_since_ = now();
+    return;
+  }
+  auto& r = restarts_[e.name];
+  if (r.count >= options_.supervisor.max_restarts) {
+    say(e.name, "-- it stays down: supervisor.max_restarts is reached");
+    return;
+  }
+  auto pause = std::min(10.0, 0.5 * static_cast<double>(1U << std::min(r.count, 8)));
+  ++r.count;
+  r.due = now() + pause;
+  say(e.name, "-- starts again (" + std::to_string(r.count) + " of "
+                + std::to_string(options_.supervisor.max_restarts) + ")");
+}
+
+void local_nodes::restart_due() {
+  for (auto& [name, r] : restarts_)
+    if (r.due > 0 && now() >= r.due && ending_since_ == 0) {
+      r.due = 0;
+      start(*options_.cluster.find(name));
+    }
+}
+
+/// The first interrupt ends the run after its step: the trainer's node lets the others go. Where that
+/// one isn't here, this host's nodes leave. The second ends all at once.
+void local_nodes::pass_interrupts() {
+  if (interrupts() == passed_)
+    return;
+  passed_ = interrupts();
+  auto* head = options_.cluster.head();
+  if (processes_.running(head->name))
+    processes_.signal(head->name, SIGTERM);
+  else
+    processes_.signal_all(SIGTERM);
+  ending_since_ = now();
+}
+
+int local_nodes::run() {
+  note_interrupts();
+  std::printf("%zu of %zu nodes on this host; run directory: %s\n", here_.size(),
+              options_.cluster.nodes.size(), directory_.c_str());
+  std::fflush(stdout);
+  for (const auto& n : here_)
+    start(n);
+  while (processes_.running() > 0 || (ending_since_ == 0 && status_ == 0)) {
+    for (const auto& e : processes_.watch(0.2))
+      ended(e);
+    pass_interrupts();
+    restart_due();
+    auto head_here = processes_.running(options_.cluster.head()->name);
+    auto waited = ending_since_ > 0 && !head_here ? now() - ending_since_ : 0;
+    if (waited > 20)
+      processes_.signal_all(SIGKILL);
+    else if (waited > 5)
+      processes_.signal_all(SIGTERM);
+  }
+  return status_;
+}
+
+} // namespace
+
+void add_up_command(CLI::App& app, int& status) {
+  auto* cmd = app.add_subcommand("up", "Start this host's nodes of a cluster, and show what they say");
+  auto a = std::make_shared<run_arguments>();
+  a->declare(*cmd);
+  cmd->callback([a, &status] { status = local_nodes(*a).run(); });
+}
+
+} // namespace millrace

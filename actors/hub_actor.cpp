@@ -1,0 +1,249 @@
+#include "actors/hub_actor.hpp"
+
+#include "actors/node_link.hpp"
+#include "actors/shell.hpp"
+#include "runtime/config/config.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace millrace {
+
+namespace {
+
+std::string where(const std::string& host, std::int64_t pid) {
+  return host + ", process " + std::to_string(pid);
+}
+
+std::int64_t count_of(const node_actors_settings& a, const std::string& kind) {
+  return kind == "generator" ? a.generator : a.reward;
+}
+
+} // namespace
+
+std::string config_differences(const std::string& mine, const std::string& theirs) {
+  auto a = nlohmann::json::parse(mine), b = nlohmann::json::parse(theirs);
+  for (auto* j : {&a, &b}) {
+    (*j)["run"].erase("dir");
+    j->erase("log");
+    j->erase("monitor");
+  }
+  auto x = a.flatten(), y = b.flatten();
+  std::string out;
+  int more = 0;
+  auto note = [&](const std::string& pointer, const nlohmann::json* here, const nlohmann::json* there) {
+    auto path = pointer.substr(1);
+    std::replace(path.begin(), path.end(), '/', '.');
+    if (out.size() > 400)
+      ++more;
+    else
+      out += (out.empty() ? "" : "; ") + path + " is " + (here ? here->dump() : "absent")
+             + " on the trainer's node and " + (there ? there->dump() : "absent") + " here";
+  };
+  for (const auto& [path, value] : x.items())
+    if (!y.contains(path))
+      note(path, &value, nullptr);
+    else if (y[path] != value)
+      note(path, &value, &y[path]);
+  for (const auto& [path, value] : y.items())
+    if (!x.contains(path))
+      note(path, nullptr, &value);
+  return more > 0 ? out + "; and " + std::to_string(more) + " more" : out;
+}
+
+caf::behavior hub_state::start(hub_options options) {
+  report_exceptions(self_);
+  options_ = std::move(options);
+  for (const auto& n : options_.options.cluster.nodes)
+    members_[n.name] = {.declared = n, .counts = {{"generator", n.actors.generator},
+                                                  {"reward", n.actors.reward}}};
+  self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
+  self_->delayed_send(self_, after(options_.remind_s), tick_atom::value);
+  return {
+    [this](const node_hello& hello) { return admit(hello); },
+    [this](tick_atom, const std::string& stage) { stage_ = stage; },
+    [this](const hub_opening& opening) {
+      opening_ = opening;
+      open_ = true;
+      const auto* head = options_.options.cluster.head();
+      auto& own = members_[head->name];
+      own.state = presence::up;
+      own.host = head->host;
+      own.agent = opening.supervisor;
+    },
+    [this](joined_atom, const std::string& node, const caf::actor& introspector) {
+      if (options_.introspector)
+        self_->send(options_.introspector, joined_atom::value, node, introspector);
+    },
+    [this](leave_atom, const std::string& node) {
+      if (auto m = members_.find(node); m != members_.end() && m->second.state == presence::up) {
+        m->second.state = presence::left;
+        options_.events("node " + node + " leaves");
+      }
+    },
+    [this](status_atom) { return status(); },
+    [this](scale_atom, const std::string& kind, std::int64_t count) { return scale(kind, count); },
+    [this](stop_atom) { options_.on_stop(); },
+    [this](finished_atom, const std::string& how) {
+      over_ = how;
+      for (const auto& [name, m] : members_)
+        if (m.agent && m.agent != opening_.supervisor)
+          self_->send(m.agent, finished_atom::value, how);
+      opening_ = {};
+    },
+    [this](tick_atom) {
+      remind();
+      self_->delayed_send(self_, after(options_.remind_s), tick_atom::value);
+    },
+  };
+}
+
+std::string hub_state::objection(const node_hello& hello) const {
+  if (hello.build != build_identity())
+    return "it is of another build (" + hello.build + ") than the trainer's node ("
+           + build_identity() + "); install the same version everywhere";
+  auto m = members_.find(hello.name);
+  if (m == members_.end())
+    return "the trainer's configuration has no node of this name";
+  if (m->second.declared.actors.trainer > 0)
+    return "this is the trainer's node itself";
+  if (auto differs = config_differences(resolved_json(options_.options), hello.config);
+      !differs.empty())
+    return "its configuration differs: " + differs;
+  if (m->second.state == presence::up && m->second.agent != hello.agent)
+    return "it is up already, on " + where(m->second.host, m->second.pid)
+           + "; a node runs once. If that one is dead, try again when it was noticed, in "
+           + std::to_string(static_cast<int>(options_.options.cluster.lost_after_s)) + " s";
+  return {};
+}
+
+node_welcome hub_state::admit(const node_hello& hello) {
+  node_welcome out;
+  if (!over_.empty()) {
+    out.kind = welcome_kind::refused;
+    out.text = "the run is over: " + over_;
+    return out;
+  }
+  if (auto why = objection(hello); !why.empty()) {
+    out.kind = welcome_kind::refused;
+    out.text = why;
+    options_.events("node " + hello.name + " (" + where(hello.host, hello.pid)
+                    + ") was refused: " + why);
+    return out;
+  }
+  if (!open_) {
+    out.text = stage_;
+    return out;
+  }
+  auto& m = members_[hello.name];
+  if (m.agent != hello.agent)
+    self_->monitor(hello.agent);
+  m.agent = hello.agent;
+  m.host = hello.host;
+  m.pid = hello.pid;
+  m.since = now_s(self_);
+  m.state = presence::up;
+  m.counts = {{"generator", m.declared.actors.generator}, {"reward", m.declared.actors.reward}};
+  options_.events("node " + hello.name + " is up (" + where(hello.host, hello.pid) + ")");
+  out.kind = welcome_kind::welcome;
+  out.options = opening_.options;
+  out.model_files = opening_.model_files;
+  out.controller = opening_.controller;
+  out.publisher = opening_.publisher;
+  out.recorder = opening_.recorder;
+  out.trainer = opening_.trainer;
+  return out;
+}
+
+void hub_state::lost(const caf::down_msg& down) {
+  for (auto& [name, m] : members_) {
+    if (m.agent.address() != down.source)
+      continue;
+    if (m.state == presence::up && over_.empty()) {
+      options_.events("node " + name + " is gone (" + text_of(down.reason, self_->system())
+                      + "); its rollouts go on elsewhere");
+      m.state = presence::lost;
+    }
+    m.agent = nullptr;
+  }
+}
+
+void hub_state::remind() {
+  std::string missing;
+  for (const auto& [name, m] : members_)
+    if (m.state == presence::missing || m.state == presence::lost)
+      missing += (missing.empty() ? "" : ", ") + name + " (" + m.declared.host
+                 + (m.state == presence::lost ? ", lost)" : ")");
+  if (open_ && over_.empty() && !missing.empty())
+    options_.events("waiting for nodes: " + missing);
+}
+
+caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t count) {
+  auto error = [](std::string text) {
+    return caf::make_error(caf::sec::invalid_argument, std::move(text));
+  };
+  if (kind != "generator" && kind != "reward")
+    return error("\"" + kind + "\" can't be scaled; generator and reward can");
+  if (!open_)
+    return error("the run is not up yet: " + stage_);
+  if (count < 1)
+    return error("at least one " + kind + " must stay");
+  std::vector<member*> hosts;
+  std::int64_t before = 0;
+  for (auto& [name, m] : members_)
+    if (m.state == presence::up && m.agent && count_of(m.declared.actors, kind) > 0) {
+      hosts.push_back(&m);
+      before += m.counts[kind];
+    }
+  if (hosts.empty())
+    return error("no node with a " + kind + " is up");
+  auto fewer = [&](member* a, member* b) { return a->counts[kind] < b->counts[kind]; };
+  std::map<member*, std::int64_t> was;
+  for (auto* h : hosts)
+    was[h] = h->counts[kind];
+  for (auto n = before; n < count; ++n)
+    ++(*std::min_element(hosts.begin(), hosts.end(), fewer))->counts[kind];
+  for (auto n = before; n > count; --n)
+    --(*std::max_element(hosts.begin(), hosts.end(), fewer))->counts[kind];
+  std::string text = kind + ": " + std::to_string(before) + " → " + std::to_string(count);
+  for (auto* h : hosts) {
+    text += "\n  " + h->declared.name + ": " + std::to_string(was[h]) + " → "
+            + std::to_string(h->counts[kind]);
+    if (was[h] != h->counts[kind])
+      self_->request(h->agent, within(10), scale_atom::value, kind, h->counts[kind])
+        .then([](std::int64_t) {},
+              [this, node = h->declared.name, kind](const caf::error& e) {
+                options_.events("scaling " + kind + " on node " + node + " failed: "
+                                + text_of(e, self_->system()));
+              });
+  }
+  options_.events("scaled " + text);
+  return text;
+}
+
+std::string hub_state::status() const {
+  static constexpr const char* words[]{"missing", "up", "left", "lost"};
+  nlohmann::ordered_json out{{"stage", over_.empty() ? stage_ : over_},
+                             {"nodes", nlohmann::json::array()}};
+  for (const auto& [name, m] : members_) {
+    nlohmann::ordered_json n{{"name", name},
+                             {"state", words[static_cast<int>(m.state)]},
+                             {"host", m.host.empty() ? m.declared.host : m.host},
+                             {"pid", m.pid}};
+    n["up_s"] = m.state == presence::up && m.since > 0 ? now_s(self_) - m.since : 0.0;
+    n["actors"] = {{"trainer", m.declared.actors.trainer},
+                   {"generator", m.counts.at("generator")},
+                   {"reward", m.counts.at("reward")},
+                   {"replay", m.declared.actors.replay},
+                   {"evaluator", m.declared.actors.evaluator}};
+    out["nodes"].push_back(n);
+  }
+  return out.dump();
+}
+
+caf::behavior hub_actor(caf::stateful_actor<hub_state>* self, hub_options options) {
+  return self->state.start(std::move(options));
+}
+
+} // namespace millrace

@@ -1,0 +1,62 @@
+#include "actors/run_arguments.hpp"
+
+#include "actors/interrupt.hpp"
+#include "actors/plugin_registry.hpp"
+#include "runtime/clock.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/error.hpp"
+#include "runtime/run_directory.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <malloc.h>
+
+namespace millrace {
+
+void run_arguments::declare(CLI::App& command) {
+  command.add_option("config,--config", config, "Configuration file (JSON, comments allowed)")->required();
+  command.add_option_function<std::uint64_t>(
+    "--seed", [this](std::uint64_t seed) { assignments.push_back("seed=" + std::to_string(seed)); },
+    "Seed of everything random; overrides the file's");
+  command.add_option("--run-dir", directory,
+                     "Where the run leaves its files (default: a fresh folder under runs/)");
+  command.add_option("--data", data, "JSONL file of prompts: `question`, `answer` with #### N");
+  command.add_flag("--resume", resume, "Go on from the newest checkpoint in --run-dir");
+  command.add_option("--set", assignments, "path=value, any option of the file; may be repeated")
+    ->allow_extra_args(false);
+}
+
+settings run_arguments::load() const {
+  auto all = assignments;
+  if (!data.empty()) {
+    all.push_back("data.source=jsonl");
+    all.push_back("data.file=" + data);
+  }
+  auto s = load_settings(config, all);
+  load_plugins(s);
+  return s;
+}
+
+settings run_arguments::load_for_training() const {
+  auto s = load();
+  require_files(s, config);
+  return s;
+}
+
+std::string run_arguments::run_directory(const settings& s) const {
+  auto out = !directory.empty() ? directory : s.run.dir;
+  if (!out.empty())
+    return out;
+  if (resume)
+    throw user_error("--resume: which run? Name its folder with --run-dir DIR");
+  return fresh_run_path(config, real_clock().wall()).string();
+}
+
+void prepare_process() {
+  // Page faults are dear: keep what tensors gave back.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  note_interrupts();
+}
+
+} // namespace millrace
