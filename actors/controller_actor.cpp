@@ -1,6 +1,8 @@
 #include "actors/controller_actor.hpp"
 
+#include "actors/controller_metrics.hpp"
 #include "actors/shell.hpp"
+#include "runtime/metrics/catalogue.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,7 @@ caf::behavior controller_state::start(controller_actor_options options,
   report_exceptions(self_);
   options_ = std::move(options);
   feed_ = std::move(feed);
+  seen_ = {self_, "controller", "controller"};
   controller_ = std::make_unique<rollout_controller>(options_.controller, *feed_);
   self_->delayed_send(self_, after(options_.tick_s), tick_atom::value);
   self_->set_down_handler([this](const caf::down_msg& down) {
@@ -42,7 +45,9 @@ caf::behavior controller_state::start(controller_actor_options options,
       self_->monitor(replay);
       undelivered_.clear();
       controller_->replay_up();
+      repeating_ = true;
       flush();
+      repeating_ = false;
     },
     // -- the stream -------------------------------------------------------------------------------
     [this](rollouts_finished& done) {
@@ -67,6 +72,17 @@ caf::behavior controller_state::start(controller_actor_options options,
       return reply;
     },
     [this](flight_atom) { return in_flight_reply{controller_->in_flight()}; },
+    [this](const in_flight_query& q) { return controller_->sampled_since(q.since); },
+    [this](annotate_atom, const caf::actor& annotator) {
+      self_->monitor(annotator);
+      annotators_.push_back(annotator);
+    },
+    [this](filter_atom, const std::string&, const caf::actor& filter) {
+      if (std::find(filters_.begin(), filters_.end(), filter) == filters_.end()) {
+        self_->monitor(filter);
+        filters_.push_back(filter);
+      }
+    },
     [this](const weights_published& p) {
       controller_->published(p.v);
       flush();
@@ -77,6 +93,7 @@ caf::behavior controller_state::start(controller_actor_options options,
       controller_->tick(now_s(self_));
       flush();
       send_groups(std::exchange(undelivered_, {}));
+      show();
     },
     [this](save_atom) { return controller_->save().dump(); },
     [this](save_atom, const std::string& saved) {
@@ -85,6 +102,7 @@ caf::behavior controller_state::start(controller_actor_options options,
     },
     [this](totals_atom) { return totals(); },
     [this](drain_atom) { controller_->stop_admitting(); },
+    answer_introspection(seen_),
   };
 }
 
@@ -108,6 +126,8 @@ void controller_state::remove(const caf::actor_addr& gone) {
     if (generators_[i].address() == gone)
       controller_->generator_down(i);
   std::erase_if(rewards_, [&](const reward_worker& w) { return w.handle.address() == gone; });
+  std::erase_if(annotators_, [&](const caf::actor& a) { return a.address() == gone; });
+  std::erase_if(filters_, [&](const caf::actor& a) { return a.address() == gone; });
   if (replay_.address() == gone)
     replay_ = nullptr;
 }
@@ -125,13 +145,63 @@ void controller_state::flush() {
     self_->send(generators_[generator], std::move(ids));
   send_assignments(std::move(actions.assign));
   send_scores(std::move(actions.score));
-  send_groups(std::move(actions.deliver));
+  if (!repeating_)
+    count_rewards(seen_.metrics(), actions.deliver);
+  if (repeating_) { // those in question are delivered once they are answered for
+    std::erase_if(actions.deliver, [&](const auto& g) { return in_question_.contains(g.group); });
+    send_groups(std::move(actions.deliver));
+    return;
+  }
+  if (filters_.empty())
+    return deliver(std::move(actions.deliver));
+  for (const auto& g : actions.deliver)
+    in_question_.insert(g.group);
+  ask_filters(filters_, std::move(actions.deliver));
+}
+
+/// One filter after another; what is left in the end goes to the buffer. One that does not answer
+/// has no say.
+void controller_state::ask_filters(std::vector<caf::actor> left, std::vector<scored_group> groups) {
+  if (left.empty() || groups.empty()) {
+    for (const auto& g : groups)
+      in_question_.erase(g.group);
+    return deliver(std::move(groups));
+  }
+  auto filter = left.front();
+  left.erase(left.begin());
+  auto copy = groups;
+  self_->request(filter, within(options_.reward_timeout_s), buffer_groups{std::move(groups)})
+    .then(
+      [this, left, copy](const filter_verdict& v) {
+        auto rest = copy;
+        for (std::size_t i = 0; i < v.vetoed.size() && i < v.reasons.size(); ++i) {
+          controller_->filter(v.vetoed[i], v.reasons[i]);
+          in_question_.erase(v.vetoed[i]);
+          std::erase_if(rest, [&](const scored_group& g) { return g.group == v.vetoed[i]; });
+        }
+        ask_filters(left, std::move(rest));
+        flush();
+      },
+      [this, left, copy](const caf::error&) {
+        seen_.metrics().add(metrics::filters_late, static_cast<double>(copy.size()));
+        ask_filters(left, copy);
+      });
+}
+
+void controller_state::deliver(std::vector<scored_group> groups) {
+  if (!groups.empty())
+    for (const auto& a : annotators_)
+      self_->send(a, buffer_groups{groups});
+  send_groups(std::move(groups));
 }
 
 void controller_state::send_assignments(std::vector<controller_actions::assignment> assignments) {
   std::map<std::size_t, assign_tasks> parcels;
-  for (auto& a : assignments)
+  for (auto& a : assignments) {
+    if (a.task.so_far.attempt > 0)
+      seen_.metrics().add(metrics::rollouts_retried);
     parcels[a.generator].tasks.push_back(std::move(a.task));
+  }
   for (auto& [generator, tasks] : parcels)
     hand_out(generator, std::move(tasks));
 }
@@ -189,13 +259,17 @@ void controller_state::send_scores(std::vector<score_request> requests) {
         [this, settle](const score_results& results) {
           settle();
           for (const auto& s : results.scores)
-            controller_->scored(s);
+            if (s.failure.empty())
+              controller_->scored(s);
+            else
+              controller_->scoring_failed(s.id, s.failure);
           flush();
         },
         [this, to = worker.handle, ids = std::move(ids)](const caf::error& e) {
           // A worker that is late keeps its load, so that the others are asked first.
           if (e == caf::sec::request_receiver_down)
             std::erase_if(rewards_, [&](const reward_worker& w) { return w.handle == to; });
+          seen_.metrics().add(metrics::scores_late, static_cast<double>(ids.size()));
           for (auto id : ids)
             controller_->scoring_failed(id, "no reward in time");
           flush();
@@ -213,6 +287,15 @@ void controller_state::send_groups(std::vector<scored_group> groups) {
             if (to == replay_) // else its successor got them; the buffer takes each group once
               std::move(again.begin(), again.end(), std::back_inserter(undelivered_));
           });
+}
+
+void controller_state::show() {
+  show_controller(seen_.metrics(), *controller_, options_.controller);
+  auto wait = controller_wait(*controller_, options_.controller.limits);
+  if (wait.on.empty())
+    seen_.working("admitting");
+  else
+    seen_.waiting(wait.on, wait.reason);
 }
 
 std::string controller_state::totals() const {

@@ -1,10 +1,11 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 #include "rollout/controller.hpp"
 
 #include <functional>
 #include <memory>
+#include <set>
 
 namespace millrace {
 
@@ -24,7 +25,9 @@ struct controller_actor_options {
 /// that version from now on; (joined_atom, reward worker's
 /// name, actor), (joined_atom, replay buffer); the stream's messages; (save_atom) → std::string
 /// (JSON), (save_atom, std::string) to go on from that; (totals_atom) → std::string (JSON);
-/// (flight_atom) → in_flight_reply; (drain_atom). Whoever joins is monitored, and given up when it dies.
+/// (flight_atom) → in_flight_reply; in_flight_query →
+/// old_logit_supply; (annotate_atom, actor): that one gets a copy of each delivered group; (filter_atom, name, actor):
+/// that one is asked about each group before it is delivered; (drain_atom). Whoever joins is monitored, and given up when it dies.
 class controller_state {
 public:
   static inline const char* name = "controller";
@@ -44,10 +47,13 @@ private:
   void send_assignments(std::vector<controller_actions::assignment> assignments);
   void hand_out(std::size_t generator, assign_tasks tasks);
   void send_scores(std::vector<score_request> requests);
+  void ask_filters(std::vector<caf::actor> left, std::vector<scored_group> groups);
+  void deliver(std::vector<scored_group> groups);
   void send_groups(std::vector<scored_group> groups);
   void add_generator(const std::string& name, std::int64_t capacity, version v,
                      const caf::actor& handle);
   void remove(const caf::actor_addr& gone);
+  void show();
   [[nodiscard]] std::string totals() const;
 
   caf::event_based_actor* self_;
@@ -59,6 +65,11 @@ private:
   std::vector<score_request> unsent_scores_; ///< while no reward worker is up
   std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
   caf::actor replay_;
+  std::vector<caf::actor> annotators_; ///< get a copy of each group on its way to the buffer
+  std::vector<caf::actor> filters_;    ///< have a say in each group before it goes to the buffer
+  std::set<std::int64_t> in_question_; ///< groups that they look at
+  presence seen_;
+  bool repeating_ = false; ///< groups are delivered that were counted before
 };
 
 caf::behavior controller_actor(caf::stateful_actor<controller_state>* self,

@@ -2,6 +2,8 @@
 
 #include "runtime/log.hpp"
 
+#include <chrono>
+
 namespace millrace {
 
 engine_intake::engine_intake(std::shared_ptr<weightsync::transport> carrier,
@@ -20,12 +22,16 @@ intake_report engine_intake::pull(const std::string& manifest, std::function<voi
   o.max_attempts = max_attempts_;
   o.on_progress = std::move(on_progress);
   auto report = puller_.pull(m, o);
-  if (report.ready())
+  if (report.ready()) {
+    auto began = std::chrono::steady_clock::now();
     engine_->prepare();
-  else
+    report.load_s
+      += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  } else {
     log::warning("receiver", report.error);
-  return {report.ready(), report.error, report.bytes, report.wire_s + report.load_s,
-          report.verify_s};
+  }
+  return {report.ready(),    report.error,  report.bytes,      report.wire_s, report.verify_s,
+          report.load_s,     report.quantise_s, report.link_share, report.retries};
 }
 
 } // namespace millrace

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/evaluation.hpp"
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 #include "actors/receiver_actor.hpp"
 
 #include <memory>
@@ -25,6 +25,7 @@ private:
   std::shared_ptr<evaluation> work_;
   caf::actor recorder_;
   caf::response_promise promise_;
+  presence seen_;
 };
 
 caf::behavior evaluator_actor(caf::stateful_actor<evaluator_state>* self,

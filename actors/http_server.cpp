@@ -15,6 +15,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -103,6 +104,7 @@ struct http_server::implementation {
   }
 
   void serve() {
+    ::pthread_setname_np(::pthread_self(), "monitor-http");
     while (!stopping) {
       wait();
       auto now = time.now();

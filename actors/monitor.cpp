@@ -9,6 +9,7 @@
 #include <chrono>
 #include <fstream>
 
+#include <pthread.h>
 #include <unistd.h>
 
 namespace millrace {
@@ -72,6 +73,7 @@ monitor::monitor(const settings& s, std::filesystem::path directory, std::functi
     }
   }
   pulse_ = std::jthread([this](const std::stop_token& stop) {
+    ::pthread_setname_np(::pthread_self(), "monitor-pulse");
     while (!stop.stop_requested()) {
       look();
       std::unique_lock lock(mutex_);

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "actors/message_types.hpp"
+#include "actors/introspection.hpp"
 #include "actors/shell.hpp"
+#include "runtime/metrics/catalogue.hpp"
 
 #include <map>
 #include <memory>
@@ -26,6 +27,8 @@ public:
     report_exceptions(self_);
     publisher_ = std::move(publisher);
     notice_timeout_s_ = notice_timeout_s;
+    seen_ = {self_, "publisher", "publisher"};
+    seen_.waiting("trainer", "the first weights");
     self_->set_down_handler([this](const caf::down_msg& down) { forget(down.source); });
     self_->delayed_send(self_, after(1), tick_atom::value);
     return {
@@ -41,11 +44,14 @@ public:
         if (p.v <= latest_.v)
           return;
         latest_ = p;
+        seen_.metrics().add(metrics::versions_published);
+        seen_.working("serving " + to_string(p.v));
         for (const auto& [receiver, handle] : receivers_)
           notify(handle);
       },
       [this](const lease_request& r) -> lease_reply {
         auto l = publisher_->acquire(r.receiver, r.v, now_s(self_));
+        show();
         return {l.id, l.number};
       },
       [this](const lease_update& u) {
@@ -53,11 +59,15 @@ public:
           publisher_->release(u.lease, now_s(self_));
         else
           publisher_->renew(u.lease, now_s(self_));
+        show();
       },
       [this](tick_atom) {
         self_->delayed_send(self_, after(1), tick_atom::value);
-        publisher_->tick(now_s(self_));
+        auto expired = publisher_->tick(now_s(self_)).size();
+        seen_.metrics().add(metrics::leases_expired, static_cast<double>(expired));
+        show();
       },
+      answer_introspection(seen_),
     };
   }
 
@@ -65,6 +75,15 @@ private:
   void notify(const caf::actor& receiver) {
     insist(self_, receiver, notice_timeout_s_, caf::make_message(latest_),
            [this, v = latest_.v] { return latest_.v == v; });
+  }
+
+  void show() {
+    std::size_t open = 0;
+    if constexpr (requires { publisher_->active_leases(); })
+      open = publisher_->active_leases();
+    else
+      open = publisher_->leases().size();
+    seen_.metrics().set(metrics::leases_open, static_cast<double>(open));
   }
 
   void forget(const caf::actor_addr& source) {
@@ -79,6 +98,7 @@ private:
   caf::event_based_actor* self_;
   std::shared_ptr<Publisher> publisher_;
   double notice_timeout_s_ = 5;
+  presence seen_;
   std::map<std::string, caf::actor> receivers_;
   weights_published latest_{no_version, {}, 0};
 };

@@ -1,5 +1,6 @@
 #include "actors/run_record.hpp"
 
+#include "runtime/clock.hpp"
 #include "runtime/metrics/process.hpp"
 
 #include <algorithm>
@@ -33,6 +34,64 @@ run_record::run_record(const settings& s, run_directory& directory, console& scr
   : settings_(s), directory_(directory), screen_(screen) {
 }
 
+run_record::generator_sums run_record::sums() const {
+  auto out = retired_;
+  for (const auto& [name, g] : generators_) {
+    out.tokens += g.generated_tokens;
+    out.busy_s += g.busy_s;
+    out.idle_s += g.idle_s;
+    out.paused_s += g.paused_s;
+    out.reprefilled += g.reprefilled_tokens;
+    out.discarded += g.discarded_tokens;
+  }
+  return out;
+}
+
+void run_record::write(const nlohmann::ordered_json& line, std::string_view group) {
+  directory_.append_metrics(line);
+  std::map<std::string, double> values;
+  for (const auto& [key, value] : line.items())
+    if (value.is_number() && key != "step")
+      latest_[key] = values[std::string(group) + "/" + key] = value.get<double>();
+  if (!settings_.log.tensorboard)
+    return;
+  auto wall = real_clock().wall();
+  auto step = line.at("step").get<std::int64_t>();
+  if (!tensorboard_)
+    tensorboard_.emplace(directory_.path() / "tensorboard", wall, steps_before_);
+  tensorboard_->scalars(step, wall, values);
+  if (auto staleness = line.find("staleness"); staleness != line.end() && staleness->is_array())
+    tensorboard_->histogram(step, wall, "train/token_staleness",
+                            staleness->get<std::vector<std::int64_t>>());
+}
+
+/// Means over the weight swaps of this step: what was interrupted, and for how long.
+nlohmann::ordered_json run_record::sync_figures() const {
+  swap_report sum;
+  for (const auto& s : swaps_) {
+    sum.pause_s += s.pause_s;
+    sum.total_s += s.total_s;
+    sum.pull_s += s.pull_s;
+    sum.verify_s += s.verify_s;
+    sum.load_s += s.load_s;
+    sum.quantise_s += s.quantise_s;
+    sum.prefill_s += s.prefill_s;
+    sum.bytes += s.bytes;
+    sum.running += s.running;
+  }
+  auto n = std::max(1.0, static_cast<double>(swaps_.size()));
+  return {{"pause_s", sum.pause_s / n},
+          {"sync_total_s", sum.total_s / n},
+          {"sync_pull_s", sum.pull_s / n},
+          {"sync_verify_s", sum.verify_s / n},
+          {"sync_load_s", sum.load_s / n},
+          {"sync_quantise_s", sum.quantise_s / n},
+          {"sync_prefill_s", sum.prefill_s / n},
+          {"sync_bytes", static_cast<double>(sum.bytes) / n},
+          {"sync_interrupted", static_cast<double>(sum.running) / n},
+          {"swaps", swaps_.size()}};
+}
+
 void run_record::begin(double now) {
   began_ = last_step_at_ = shown_.at = now;
 }
@@ -41,19 +100,18 @@ void run_record::generator(const generator_report& report) {
   auto& known = generators_[report.generator];
   if (report.generated_tokens < known.generated_tokens) {
     // A successor of that name counts from 0.
-    retired_tokens_ += known.generated_tokens;
-    last_.busy_s -= known.busy_s;
-    last_.idle_s -= known.idle_s;
+    retired_.tokens += known.generated_tokens;
+    retired_.busy_s += known.busy_s;
+    retired_.idle_s += known.idle_s;
+    retired_.paused_s += known.paused_s;
+    retired_.reprefilled += known.reprefilled_tokens;
+    retired_.discarded += known.discarded_tokens;
   }
   for (const auto& s : report.swaps)
-    if (s.from >= version{0}) {
-      pause_s_ += s.pause_s;
-      ++pauses_;
-    }
+    if (s.from >= version{0})
+      swaps_.push_back(s);
   known = report;
-  generated_tokens_ = generated_before_ + retired_tokens_;
-  for (const auto& [name, g] : generators_)
-    generated_tokens_ += g.generated_tokens;
+  generated_tokens_ = generated_before_ + sums().tokens;
 }
 
 void run_record::count(const step_report& report) {
@@ -67,43 +125,41 @@ void run_record::count(const step_report& report) {
 
 void run_record::step(const step_report& report, double now) {
   count(report);
-  generator_sums sums{retired_tokens_, 0, 0};
-  for (const auto& [name, g] : generators_) {
-    sums.tokens += g.generated_tokens;
-    sums.busy_s += g.busy_s;
-    sums.idle_s += g.idle_s;
-  }
+  const auto now_sums = sums();
   auto span = std::max(now - last_step_at_, 1e-9);
-  auto busy = sums.busy_s - last_.busy_s;
-  auto idle = sums.idle_s - last_.idle_s;
+  auto busy = now_sums.busy_s - last_.busy_s;
+  auto idle = now_sums.idle_s - last_.idle_s;
+  auto paused = now_sums.paused_s - last_.paused_s;
   auto waited = report.values.count("trainer_wait_s") ? report.values.at("trainer_wait_s") : 0.0;
   nlohmann::ordered_json line{{"kind", "step"},
                               {"step", report.published.value},
                               {"time_s", time_before_ + now - began_}};
   for (const auto& [key, value] : report.values)
     line[key] = value;
-  auto generator_idle = busy + idle > 0 ? std::clamp(idle / (busy + idle), 0.0, 1.0) : 0.0;
+  auto all = busy + idle + paused;
+  auto generator_idle = all > 0 ? std::clamp(idle / all, 0.0, 1.0) : 0.0;
   auto trainer_idle = std::clamp(waited / span, 0.0, 1.0);
-  line["generated_tokens_per_s"] = static_cast<double>(sums.tokens - last_.tokens) / span;
+  line["generated_tokens_per_s"] = static_cast<double>(now_sums.tokens - last_.tokens) / span;
   line["trained_tokens_per_s"] = report.values.at("trained_tokens") / span;
   line["generator_idle"] = generator_idle;
   line["trainer_idle"] = trainer_idle;
   line["bubble"] = (generator_idle + trainer_idle) / 2;
-  line["pause_s"] = pauses_ > 0 ? pause_s_ / static_cast<double>(pauses_) : 0.0;
+  line.update(sync_figures());
+  line["reprefilled_tokens"] = now_sums.reprefilled - last_.reprefilled;
+  line["discarded_tokens"] = now_sums.discarded - last_.discarded;
   line["eta"] = settings_.rollout.eta;
   line["generated_tokens"] = generated_tokens_;
   line["staleness"] = report.staleness;
   line["rss_bytes"] = read_process_usage().resident_bytes;
-  directory_.append_metrics(line);
-  last_ = sums;
+  write(line, "train");
+  last_ = now_sums;
   last_step_at_ = now;
-  pause_s_ = 0;
-  pauses_ = 0;
+  swaps_.clear();
   shown_.trained += report.values.at("trained_tokens");
   shown_.waited_s += waited;
   if (report.published.value % settings_.run.log_every == 0) {
-    screen_.line(line_of(line, sums, now));
-    shown_ = {now, sums, 0, 0};
+    screen_.line(line_of(line, now_sums, now));
+    shown_ = {now, now_sums, 0, 0};
   }
   ++steps_here_;
   auto left = static_cast<double>(settings_.run.steps - report.published.value);
@@ -118,13 +174,14 @@ std::string run_record::line_of(const nlohmann::ordered_json& line, const genera
   auto span = std::max(now - shown_.at, 1e-9);
   auto busy = sums.busy_s - shown_.generators.busy_s;
   auto idle = sums.idle_s - shown_.generators.idle_s;
+  auto all = busy + idle + sums.paused_s - shown_.generators.paused_s;
   return text("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
               number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
               number(line, "staleness_mean"), number(line, "staleness_max"))
          + "generated " + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span) + "/s  trained "
          + short_number(shown_.trained / span) + "/s"
          + text("  idle gen %.0f%% train %.0f%%",
-                busy + idle > 0 ? 100 * std::clamp(idle / (busy + idle), 0.0, 1.0) : 0.0,
+                all > 0 ? 100 * std::clamp(idle / all, 0.0, 1.0) : 0.0,
                 100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));
 }
 
@@ -132,13 +189,14 @@ void run_record::evaluated(const evaluation_report& report, std::string_view whe
   if (!first_accuracy_)
     first_accuracy_ = report.accuracy;
   last_accuracy_ = report.accuracy;
-  directory_.append_metrics({{"kind", "eval"},
-                             {"step", report.v.value},
-                             {"eval_accuracy", report.accuracy},
-                             {"reward_mean", report.reward_mean},
-                             {"length_mean", report.length_mean},
-                             {"truncated", report.truncated},
-                             {"answers", report.answers}});
+  write({{"kind", "eval"},
+         {"step", report.v.value},
+         {"eval_accuracy", report.accuracy},
+         {"reward_mean", report.reward_mean},
+         {"length_mean", report.length_mean},
+         {"truncated", report.truncated},
+         {"answers", report.answers}},
+        "eval");
   screen_.line(text("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
                     static_cast<long long>(report.answers), std::string(when).c_str()));
 }
@@ -147,7 +205,7 @@ void run_record::warmed_up(std::int64_t step, const std::map<std::string, double
   nlohmann::ordered_json line{{"kind", "warmup"}, {"step", step}};
   for (const auto& [key, value] : values)
     line[key] = value;
-  directory_.append_metrics(line);
+  write(line, "warmup");
 }
 
 void run_record::resume(const std::vector<nlohmann::json>& lines) {
@@ -164,6 +222,7 @@ void run_record::resume(const std::vector<nlohmann::json>& lines) {
     r.values["trained_tokens"] = l.value("trained_tokens", 0.0);
     r.staleness = l.value("staleness", std::vector<std::int64_t>{});
     count(r);
+    steps_before_ = l.value("step", steps_before_);
     generated_before_ = l.value("generated_tokens", generated_before_);
     time_before_ = l.value("time_s", time_before_);
   }

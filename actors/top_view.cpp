@@ -197,10 +197,11 @@ private:
     row("sync", "pause " + bold(short_duration(mean_of(swap_pause))) + " of "
                   + short_duration(mean_of(swap_total)) + " from the notice of a version to the swap");
     row("", "pull " + stage("pull") + "  verify " + stage("verify") + "  load " + stage("load")
-              + "  quantise " + stage("quantise") + "  re-prefill " + stage("prefill"));
+              + (mean_of(swap_stage, "quantise") > 0 ? "  quantise " + stage("quantise") : "")
+              + "  re-prefill " + stage("prefill"));
   }
 
-  /// From the trainer on: whom it waits for, whom that waits for, and so on.
+  /// From the trainer on: whom it waits for (→), whom that waits for, and so on.
   void waits() {
     auto graph_text = std::string();
     std::set<std::string> told;
@@ -215,7 +216,7 @@ private:
             && (next == nullptr || (a.waits_for.empty() && !next->waits_for.empty())))
           next = &a;
       if (!at->waits_for.empty())
-        graph_text += " ← " + (next == nullptr ? at->waits_for : std::string());
+        graph_text += " → " + (next == nullptr ? at->waits_for : std::string());
       at = next;
     }
     row("waits", graph_text.empty() ? "no trainer yet" : graph_text);
@@ -231,10 +232,10 @@ private:
     }
     width = std::min(width, 26);
     const bool many = nodes.size() > 1;
-    line(bold(padded("ACTOR", width + 1) + padded("STATE", 17) + padded("SINCE", 8)
+    line(bold(padded("ACTOR", width + 1) + padded("STATE, → WAITS", 17) + padded("SINCE", 8)
               + padded("MAIL", 5) + "ABOUT"));
     for (const auto& a : f_.actors) {
-      auto state = a.waits_for.empty() ? a.state : "← " + a.waits_for;
+      auto state = a.waits_for.empty() ? a.state : "→ " + a.waits_for;
       auto late = a.silent > 3 && !(a.waits_for.empty() && a.since >= a.silent - 2);
       auto about_it = late ? amber("no sign for " + short_duration(a.silent)) : dim(about(a));
       line(padded(name_of(a, many), width + 1) + padded(state, 16) + " "

@@ -35,12 +35,6 @@ enum class insert_result : std::uint8_t {
   full,          ///< refused: offer it again after the next confirmation
 };
 
-/// A rollout that has begun and isn't in the buffer: running, or finished and waiting for siblings.
-struct in_flight_rollout {
-  rollout_id id;
-  version oldest = no_version; ///< of its sampled tokens; no_version while there are none
-};
-
 struct hand_out_result {
   enum class state : std::uint8_t {
     ready,       ///< `batch` may be trained on

@@ -149,6 +149,11 @@ void rollout_controller::join(std::int64_t group) {
   out_.deliver.push_back(payload(g, group));
 }
 
+void rollout_controller::filter(std::int64_t group, const std::string& reason) {
+  if (groups_.contains(group) && ledger_.state({group, 0}) == buffered)
+    end_group(group, filtered, reason);
+}
+
 void rollout_controller::replay_up() {
   std::vector<std::int64_t> held;
   for (const auto& [group, record] : groups_)
@@ -201,12 +206,28 @@ bool rollout_controller::handed_to(std::size_t generator, rollout_id id, std::in
   return s != nullptr && s->generator == generator && s->data.attempt == attempt;
 }
 
-std::vector<in_flight_start> rollout_controller::in_flight() const {
-  std::vector<in_flight_start> out;
+std::vector<in_flight_rollout> rollout_controller::in_flight() const {
+  std::vector<in_flight_rollout> out;
   for (const auto& [group, g] : groups_)
     for (const auto& s : g.samples)
       if (ledger_.state(s.data.id) < buffered && s.started >= version{0})
-        out.push_back({s.data.id, s.started});
+        out.push_back({s.data.id, s.started,
+                       s.generator ? std::max(s.started, loads_[*s.generator].acknowledged)
+                                   : no_version});
+  return out;
+}
+
+old_logit_supply rollout_controller::sampled_since(version since) const {
+  old_logit_supply out;
+  for (const auto& [group, g] : groups_)
+    for (const auto& s : g.samples)
+      if (ledger_.state(s.data.id) < training && s.data.youngest() >= std::max(since, version{0}))
+        out.in_flight.push_back(s.data);
+  std::sort(out.in_flight.begin(), out.in_flight.end(),
+            [](const rollout& a, const rollout& b) { return a.id < b.id; });
+  for (const auto& g : loads_)
+    if (g.up && (out.oldest_sampling == no_version || g.acknowledged < out.oldest_sampling))
+      out.oldest_sampling = g.acknowledged;
   return out;
 }
 

@@ -100,6 +100,8 @@ public:
   void generation_failed(rollout_id id, std::int32_t attempt, const std::string& reason);
   void scored(const score& s);
   void scoring_failed(rollout_id id, const std::string& reason);
+  /// A group that was to be delivered is not to be trained on after all.
+  void filter(std::int64_t group, const std::string& reason);
   /// The replay buffer came up empty: it gets again all that it should hold.
   void replay_up();
 
@@ -112,8 +114,12 @@ public:
 
   /// Whether this attempt is still that generator's to do: a hand-out is repeated only then.
   [[nodiscard]] bool handed_to(std::size_t generator, rollout_id id, std::int32_t attempt);
-  /// Rollouts that a generator or a reward worker has, with the oldest version they may hold.
-  [[nodiscard]] std::vector<in_flight_start> in_flight() const;
+  /// Rollouts that a generator or a reward worker has, with the versions they may hold.
+  [[nodiscard]] std::vector<in_flight_rollout> in_flight() const;
+
+  /// Every rollout in flight but not in training that is known to hold a token of `since` or a younger
+  /// version, and the oldest version that a generator may still sample with, as far as is known.
+  [[nodiscard]] old_logit_supply sampled_since(version since) const;
 
   /// Hands out again what is overdue. `now` in seconds, monotonic.
   void tick(double now);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millrace {
@@ -45,6 +46,10 @@ struct sampling_params {
 };
 
 enum class finish_reason : std::uint8_t { none, stop, length, cancelled };
+constexpr std::string_view to_string(finish_reason r) {
+  constexpr std::string_view names[] = {"none", "stop", "length", "cancelled"};
+  return names[static_cast<std::size_t>(r)];
+}
 
 /// One answer to a prompt, from its first sampled token on. A generator fills it token by token,
 /// so it is at every moment a valid partial rollout that another generator can continue.
@@ -108,6 +113,8 @@ struct swap_report {
   double total_s = 0;   ///< from the notice of the version to the end of the swap
   double pull_s = 0;    ///< wire
   double verify_s = 0;  ///< checksums
+  double load_s = 0;    ///< copies into the generator's tensors, and their layout for computing
+  double quantise_s = 0;
   double prefill_s = 0; ///< the re-prefill's part of the pause
   std::int64_t bytes = 0;
   std::int64_t reprefilled_tokens = 0;
@@ -115,8 +122,8 @@ struct swap_report {
 
   template <class I>
   friend typename I::result_type inspect(I& f, swap_report& x) {
-    return f(x.from, x.to, x.pause_s, x.total_s, x.pull_s, x.verify_s, x.prefill_s, x.bytes,
-             x.reprefilled_tokens, x.running);
+    return f(x.from, x.to, x.pause_s, x.total_s, x.pull_s, x.verify_s, x.load_s, x.quantise_s,
+             x.prefill_s, x.bytes, x.reprefilled_tokens, x.running);
   }
 };
 
@@ -150,10 +157,11 @@ struct score {
   rollout_id id;
   float reward = 0;
   bool correct = false; ///< what accuracy counts, apart from how it is paid
+  std::string failure;  ///< why it could not be judged; empty: it was
 
   template <class I>
   friend typename I::result_type inspect(I& f, score& x) {
-    return f(x.id, x.reward, x.correct);
+    return f(x.id, x.reward, x.correct, x.failure);
   }
 };
 
@@ -181,20 +189,22 @@ struct claim_reply {
   }
 };
 
-/// A rollout that is not in the replay buffer yet, with the oldest version a token of it may have.
-struct in_flight_start {
+/// A rollout that has begun and is not in the replay buffer yet: running, or finished and waiting
+/// for its reward or its siblings.
+struct in_flight_rollout {
   rollout_id id;
-  version oldest;
+  version oldest = no_version;   ///< that a token of it may have
+  version youngest = no_version; ///< that its generator samples with; no_version: none has it
 
   template <class I>
-  friend typename I::result_type inspect(I& f, in_flight_start& x) {
-    return f(x.id, x.oldest);
+  friend typename I::result_type inspect(I& f, in_flight_rollout& x) {
+    return f(x.id, x.oldest, x.youngest);
   }
 };
 
 /// rollout controller → replay buffer, when it asks (over_bound: wait).
 struct in_flight_reply {
-  std::vector<in_flight_start> rollouts;
+  std::vector<in_flight_rollout> rollouts;
 
   template <class I>
   friend typename I::result_type inspect(I& f, in_flight_reply& x) {
@@ -283,6 +293,18 @@ struct buffer_groups {
   }
 };
 
+/// filter (a plugin's actor) → rollout controller, for the groups that it was shown as
+/// buffer_groups: those that are not to be trained on, with the reason of each.
+struct filter_verdict {
+  std::vector<std::int64_t> vetoed;
+  std::vector<std::string> reasons; ///< "NAME: text"
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, filter_verdict& x) {
+    return f(x.vetoed, x.reasons);
+  }
+};
+
 /// trainer → replay buffer: give me the batch for the step from this version. Asked again until
 /// answered; the same version always gets the same batch.
 struct batch_request {
@@ -294,6 +316,43 @@ struct batch_request {
   }
 };
 
+/// trainer → rollout controller, before a step (old_logits "interrupt"): what is in flight.
+struct in_flight_query {
+  version since; ///< only rollouts with a token of this version or a younger one
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, in_flight_query& x) {
+    return f(x.since);
+  }
+};
+
+/// Old log-probs of a rollout's tokens, one entry per token of prompt + answer; not a number where
+/// there is none. old-logit actor → trainer.
+struct old_log_prob_list {
+  rollout_id id;
+  std::vector<float> logp;
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, old_log_prob_list& x) {
+    return f(x.id, x.logp);
+  }
+};
+
+/// What a step is given for its old log-probs beside the batch. rollout controller (interrupt) or
+/// old-logit actor (dedicated) → trainer → training worker.
+struct old_logit_supply {
+  std::vector<rollout> in_flight; ///< not in the batch: partial, or waiting for training
+  version oldest_sampling = no_version; ///< no generator samples with an older version any more
+  std::vector<old_log_prob_list> known; ///< of the batch's rollouts
+  double hidden_s = 0; ///< that computing them took off the trainer's path
+  double waited_s = 0; ///< that the trainer waited for this
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, old_logit_supply& x) {
+    return f(x.in_flight, x.oldest_sampling, x.known, x.hidden_s, x.waited_s);
+  }
+};
+
 /// replay buffer → trainer: B rollouts, oldest first. Tokens older than η carry no_version here:
 /// they are context like the prompt, and no loss sees them (`over_bound: mask`).
 struct train_batch {
@@ -301,10 +360,11 @@ struct train_batch {
   std::vector<scored_group> groups;
   std::int64_t masked_tokens = 0;  ///< that were sampled, and are too old
   std::int64_t dropped_rollouts = 0; ///< since the last batch, for being too old
+  old_logit_supply supply; ///< put in by the trainer on the way to its worker
 
   template <class I>
   friend typename I::result_type inspect(I& f, train_batch& x) {
-    return f(x.training_from, x.groups, x.masked_tokens, x.dropped_rollouts);
+    return f(x.training_from, x.groups, x.masked_tokens, x.dropped_rollouts, x.supply);
   }
 };
 
@@ -361,10 +421,12 @@ struct weights_ready {
   double pull_s = 0;
   double verify_s = 0;
   std::int64_t bytes = 0;
+  double load_s = 0;
+  double quantise_s = 0;
 
   template <class I>
   friend typename I::result_type inspect(I& f, weights_ready& x) {
-    return f(x.v, x.noticed_at, x.pull_s, x.verify_s, x.bytes);
+    return f(x.v, x.noticed_at, x.pull_s, x.verify_s, x.bytes, x.load_s, x.quantise_s);
   }
 };
 
@@ -400,14 +462,16 @@ struct generator_report {
   std::int64_t waiting = 0;
   std::int64_t generated_tokens = 0;    ///< since it started
   std::int64_t reprefilled_tokens = 0;  ///< since it started
+  std::int64_t discarded_tokens = 0;    ///< of rollouts that were cancelled, since it started
   double busy_s = 0;                    ///< decoding, since it started
   double idle_s = 0;                    ///< with nothing to decode, since it started
+  double paused_s = 0;                  ///< in weight swaps, since it started
   std::vector<swap_report> swaps;       ///< since the last report
 
   template <class I>
   friend typename I::result_type inspect(I& f, generator_report& x) {
     return f(x.generator, x.v, x.running, x.waiting, x.generated_tokens, x.reprefilled_tokens,
-             x.busy_s, x.idle_s, x.swaps);
+             x.discarded_tokens, x.busy_s, x.idle_s, x.paused_s, x.swaps);
   }
 };
 
