@@ -2,6 +2,7 @@
 
 #include "runtime/log.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -12,19 +13,28 @@ namespace {
 
 /// What a batch says of itself, beside what the step computes.
 void describe(const train_batch& batch, std::map<std::string, double>& values) {
-  double correct = 0, length = 0, truncated = 0, n = 0;
-  for (const auto& g : batch.groups)
+  double correct = 0, length = 0, truncated = 0, n = 0, useful = 0;
+  for (const auto& g : batch.groups) {
+    auto same = std::all_of(g.rollouts.begin(), g.rollouts.end(), [&](const rollout& r) {
+      return r.reward == g.rollouts.front().reward;
+    });
     for (const auto& r : g.rollouts) {
       n += 1;
       correct += r.correct ? 1 : 0;
       length += r.generated();
       truncated += r.finish == finish_reason::length ? 1 : 0;
+      if (!same)
+        useful += static_cast<double>(
+          std::count_if(r.versions.begin(), r.versions.end(), [](auto v) { return v >= 0; }));
     }
+  }
   n = std::max(n, 1.0);
   values["accuracy"] = correct / n;
   values["length_mean"] = length / n;
   values["truncated"] = truncated / n;
   values["masked_tokens"] = static_cast<double>(batch.masked_tokens);
+  // Of a group whose rewards are all equal nothing can be learnt; of a masked token neither.
+  values["useful_tokens"] = useful * (1 - values["mask_fraction"]);
   values["dropped_rollouts"] = static_cast<double>(batch.dropped_rollouts);
 }
 
