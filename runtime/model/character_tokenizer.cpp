@@ -1,7 +1,8 @@
 #include "runtime/model/character_tokenizer.hpp"
 
+#include "runtime/atomic_file.hpp"
 #include "runtime/error.hpp"
-#include "runtime/model/safetensors.hpp"
+#include "runtime/model/utf8.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -13,32 +14,6 @@ namespace millrace::model {
 namespace {
 
 constexpr std::array special_names{"<pad>", "<bos>", "<eos>", "<unk>"};
-constexpr std::uint32_t not_utf8 = 0xFFFFFFFFU;
-
-/// Reads the code point at `at` and moves past it; not_utf8 for a malformed, overlong or surrogate
-/// sequence, moving past one byte.
-std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
-  const auto byte = [&](std::size_t i) -> std::uint32_t {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const auto first = byte(at);
-  if (first < 0x80) {
-    ++at;
-    return first;
-  }
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  std::uint32_t code = first & (0x7FU >> length);
-  bool good = first >= 0xC2 && first <= 0xF4;
-  for (std::size_t i = 1; good && i < length; ++i) {
-    good = (byte(at + i) & 0xC0U) == 0x80U;
-    code = code << 6 | (byte(at + i) & 0x3FU);
-  }
-  constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  good = good && code >= least[length] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
-  at += good ? length : 1;
-  return good ? code : not_utf8;
-}
-
 std::string printable_ascii() {
   std::string all;
   for (char c = ' '; c <= '~'; ++c)

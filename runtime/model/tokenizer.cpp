@@ -1,6 +1,7 @@
 #include "runtime/model/tokenizer.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/model/bpe_tokenizer.hpp"
 #include "runtime/model/character_tokenizer.hpp"
 
 #include <nlohmann/json.hpp>
@@ -20,14 +21,18 @@ std::unique_ptr<tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   const auto document = nlohmann::json::parse(text.str(), nullptr, false);
   if (document.is_discarded() || !document.is_object())
     throw user_error(file.string() + ": is not a JSON object");
-  const auto model = document.value("model", nlohmann::json::object());
+  const auto found = document.find("model");
+  const auto model = found == document.end() ? nlohmann::json() : *found;
   const auto kind = model.is_object() && model.contains("type") && model["type"].is_string()
-                      ? model["type"].get<std::string>() : std::string("none");
+                      ? model["type"].get<std::string>()
+                      : std::string(model.contains("merges") ? "BPE" : "none");
   if (kind == "WordLevel")
     return character_tokenizer::from_json(document, file.string());
+  if (kind == "BPE")
+    return std::make_unique<bpe_tokenizer>(document, folder);
   throw user_error(file.string() + ": tokenizers of type " + kind
-                   + " are not supported; supported are character tokenizers (WordLevel, one "
-                   "character per token)");
+                   + " are not supported; supported are BPE, and WordLevel with one character "
+                   "per token");
 }
 
 } // namespace millrace::model
