@@ -1,0 +1,3 @@
+#include <millrace/plugin.hpp>
+
+MILLRACE_PLUGIN("empty", "Registers nothing") {}
