@@ -93,6 +93,14 @@ bool param_reader::has(std::string_view name) const {
   return params_.contains(std::string(name));
 }
 
+nlohmann::json param_reader::rest() {
+  auto left = nlohmann::json::object();
+  for (const auto& [name, value] : params_.items())
+    if (read_.insert(name).second)
+      left[name] = value;
+  return left;
+}
+
 const nlohmann::json* param_reader::take(std::string_view name) {
   read_.emplace(name);
   auto found = params_.find(std::string(name));

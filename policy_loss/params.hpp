@@ -51,6 +51,9 @@ public:
 
   [[nodiscard]] bool has(std::string_view name) const;
 
+  /// All that was not read so far, for who checks it elsewhere (a plugin); it counts as read.
+  nlohmann::json rest();
+
   /// @throws millrace::user_error naming a parameter that nobody read, and the nearest known names
   void finish() const;
 

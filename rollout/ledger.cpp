@@ -6,6 +6,9 @@ namespace millrace {
 
 namespace {
 
+/// Texts of programs and plugins are among the reasons: they must not grow without a limit.
+constexpr std::size_t most_reasons = 500;
+
 /// The stream only flows forward, but for a rollout that is generated or scored again.
 bool may_follow(rollout_state from, rollout_state to) {
   using enum rollout_state;
@@ -69,7 +72,12 @@ void ledger::move(rollout_id id, rollout_state to, std::string_view reason) {
   ++totals_.in_state[static_cast<std::size_t>(to)];
   if (has_ended(to) && to != rollout_state::trained) {
     ensure(!reason.empty(), [&] { return "rollout " + to_string(id) + " ended without a reason"; });
-    ++totals_.reasons[std::string(to_string(to)) + ": " + std::string(reason)];
+    auto name = std::string(to_string(to)) + ": ";
+    if (totals_.reasons.size() < most_reasons || totals_.reasons.contains(name + std::string(reason)))
+      name += reason;
+    else
+      name += "other";
+    ++totals_.reasons[name];
   }
 }
 

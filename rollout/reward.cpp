@@ -3,6 +3,7 @@
 #include "rollout/exact_reward.hpp"
 #include "rollout/format_reward.hpp"
 #include "rollout/numeric_reward.hpp"
+#include "rollout/program_reward.hpp"
 #include "rollout/weighted_reward.hpp"
 #include "runtime/config/options.hpp"
 
@@ -26,6 +27,7 @@ registry<reward_factory> built_in_rewards() {
   r.add("exact", "The answer is the reference", make_with<exact_reward, exact_options>());
   r.add("format", "The answer has a certain form", make_with<format_reward, answer_format>());
   r.add("weighted", "A weighted sum of other rewards", &weighted_reward::make);
+  r.add("program", "An external program, asked by JSON lines", &program_reward::make);
   return r;
 }
 

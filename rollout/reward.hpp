@@ -19,6 +19,7 @@ struct verdict {
   bool correct = false; ///< what accuracy counts, apart from how it is paid
   bool judged = true;   ///< false: the prompt has nothing that this reward can compare with
   std::string detail;   ///< one line on what was found and what was expected
+  std::string failure;  ///< why the answer could not be judged at all (a program died); else empty
 };
 
 /// Judges answers. A pure function of its parameters and its arguments; called from several threads
@@ -34,8 +35,8 @@ public:
 using reward_factory
   = std::function<std::unique_ptr<reward>(const nlohmann::json& params, const std::string& where)>;
 
-/// All rewards by name: "numeric", "exact", "format" and "weighted", whose headers say what their
-/// parameters are, and those of plugins, which are added before any is made.
+/// All rewards by name: "numeric", "exact", "format", "weighted" and "program", whose headers say what
+/// their parameters are, and those of plugins, which are added before any is made.
 [[nodiscard]] registry<reward_factory>& rewards();
 
 /// The reward of this name. \throws user_error when the name or a parameter is wrong

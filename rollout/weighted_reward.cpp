@@ -53,6 +53,8 @@ verdict weighted_reward::judge(const prompt& question, std::string_view answer,
     if (i == 0)
       sum.correct = v.correct;
     sum.detail.append(i > 0 ? "; " : "").append(v.detail);
+    if (!v.failure.empty())
+      sum.failure = v.failure;
   }
   return sum;
 }
