@@ -62,8 +62,11 @@ caf::behavior controller_state::start(controller_actor_options options,
     [this](const rollouts_returned& back) {
       for (const auto& r : back.rollouts) {
         controller_->progress(r);
-        controller_->generation_failed(r.id, r.attempt, back.reason);
+        if (back.leaving.empty())
+          controller_->generation_failed(r.id, r.attempt, back.reason);
       }
+      if (!back.leaving.empty())
+        controller_->generator_left(back.leaving);
       flush();
     },
     [this](const claim_request& request) {

@@ -151,7 +151,7 @@ void generator_state::install(const weights_ready& ready) {
 void generator_state::return_all(const std::string& reason) {
   held_.clear();
   insist(self_, peers_.controller, options_.request_timeout_s,
-         caf::make_message(rollouts_returned{engine_->drain(), reason}), {},
+         caf::make_message(rollouts_returned{engine_->drain(), reason, options_.name}), {},
          [this] { self_->quit(caf::exit_reason::user_shutdown); });
 }
 

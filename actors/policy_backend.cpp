@@ -38,6 +38,22 @@ void describe(const train_batch& batch, std::map<std::string, double>& values) {
   values["dropped_rollouts"] = static_cast<double>(batch.dropped_rollouts);
 }
 
+/// By rollout, the first letter of the route that served each sampled token; "-" where it was masked.
+std::string routes_of(const train_batch& batch, const trainer::step_statistics& stats) {
+  std::string text = "training from " + to_string(batch.training_from) + ":";
+  auto route = stats.old_logit_routes.begin();
+  for (const auto& g : batch.groups)
+    for (const auto& r : g.rollouts) {
+      text += "\n" + to_string(r.id) + " ";
+      for (auto t = static_cast<std::size_t>(r.prompt_length); t < r.versions.size(); ++t) {
+        auto masked = r.versions[t] < 0;
+        text += masked ? '-' : trainer::names(*route)[static_cast<std::size_t>(*route)].front();
+        route += masked ? 0 : 1;
+      }
+    }
+  return text;
+}
+
 } // namespace
 
 policy_backend::policy_backend(std::shared_ptr<trainer::policy> policy,
@@ -55,9 +71,15 @@ weights_published policy_backend::publish_current() {
 }
 
 train_result policy_backend::train(const train_batch& batch) {
-  auto stats = policy_->step(batch.training_from, batch.groups);
+  if (observer_ && observer_->before)
+    observer_->before(batch, *policy_);
+  auto stats = policy_->step(batch.training_from, batch.groups, batch.supply);
+  if (observer_ && observer_->after)
+    observer_->after(batch, stats);
   for (const auto& remark : stats.remarks)
     log::warning("trainer", remark);
+  if (log::enabled(log_level::debug) && !stats.old_logit_routes.empty())
+    log::debug("old_logits", routes_of(batch, stats));
   train_result out;
   out.report.trained_from = batch.training_from;
   out.report.values = stats.values();

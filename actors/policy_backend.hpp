@@ -11,6 +11,12 @@
 
 namespace millrace {
 
+/// Looks on at each training step, on the trainer's thread: for tests and tools.
+struct step_observer {
+  std::function<void(const train_batch&, const trainer::policy&)> before;
+  std::function<void(const train_batch&, const trainer::step_statistics&)> after;
+};
+
 /// The real work behind the trainer: a policy, its publisher and its checkpoints.
 class policy_backend : public training_backend {
 public:
@@ -23,6 +29,7 @@ public:
   weights_published publish_current() override;
   train_result train(const train_batch& batch) override;
   void save(const std::string& stream) override;
+  void observe(std::shared_ptr<const step_observer> by) { observer_ = std::move(by); }
 
 private:
   std::string publish(std::map<std::string, double>& values);
@@ -31,6 +38,7 @@ private:
   std::shared_ptr<weightsync::publisher> publisher_;
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::function<double()> now_;
+  std::shared_ptr<const step_observer> observer_; ///< or empty
 };
 
 } // namespace millrace

@@ -72,6 +72,7 @@ public:
     gspo();
     proxies();
     ewma();
+    exact();
     divergence();
     advantages();
     sampling();
@@ -283,6 +284,13 @@ private:
     if (!among(f_.loss, with_prox))
       explain("ewma_unused", "algorithm.old_logits",
               f_.loss + " has no proximal policy; the average would be kept for nothing",
+              "a loss with one, e.g. mis_decoupled, or \"behaviour\"");
+  }
+
+  void exact() {
+    if (among(f_.old_logits, exact_routes) && !among(f_.loss, with_prox))
+      explain("exact_unused", "algorithm.old_logits",
+              f_.loss + " has no proximal policy; older weights would be kept for nothing",
               "a loss with one, e.g. mis_decoupled, or \"behaviour\"");
   }
 

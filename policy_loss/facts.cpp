@@ -24,6 +24,7 @@ algorithm_facts facts_of(const millrace::settings& s) {
   (a.kl.place == kl_place::loss ? f.kl_in_loss : f.kl_in_reward) = a.kl.coefficient;
   f.kl_estimator = name_of(a.kl.estimator);
   f.has_reference = a.kl.reference != kl_reference::none;
+  f.has_critic = a.critic.kind != critic_kind::none;
   f.eta = s.rollout.eta;
   f.group_size = s.rollout.group_size;
   f.minibatches = s.trainer.minibatches;

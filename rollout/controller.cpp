@@ -47,18 +47,34 @@ std::size_t rollout_controller::generator_up(const std::string& name, std::int64
   return i;
 }
 
+/// In order of admission, so that what follows does not depend on the hash table.
+std::vector<rollout_id> rollout_controller::running_on(std::size_t generator) const {
+  std::vector<rollout_id> out;
+  for (const auto& [group, record] : groups_)
+    for (const auto& s : record.samples)
+      if (s.generator == generator)
+        out.push_back(s.data.id);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 void rollout_controller::generator_down(std::size_t generator) {
   loads_.at(generator).up = false;
-  std::vector<rollout_id> lost;
-  for (auto& [group, record] : groups_)
-    for (auto& s : record.samples)
-      if (s.generator == generator)
-        lost.push_back(s.data.id);
-  // In order of admission, so that what follows does not depend on the hash table.
-  std::sort(lost.begin(), lost.end());
-  for (auto id : lost)
+  for (auto id : running_on(generator))
     if (find(id) != nullptr && find(id)->generator == generator)
       queue_again(id, "its generator died");
+}
+
+void rollout_controller::generator_left(std::string_view name) {
+  auto generator = static_cast<std::size_t>(std::find(names_.begin(), names_.end(), name)
+                                            - names_.begin());
+  if (generator == names_.size())
+    return;
+  loads_[generator].up = false;
+  for (auto id : running_on(generator)) {
+    unassign(*find(id));
+    pending_.push_back(id);
+  }
 }
 
 void rollout_controller::generator_acknowledged(std::size_t generator, version v) {
@@ -305,7 +321,7 @@ void rollout_controller::unassign(sample_record& s) {
 void rollout_controller::queue_again(rollout_id id, const std::string& reason) {
   auto* s = find(id);
   unassign(*s);
-  if (s->attempts >= options_.max_attempts)
+  if (++s->failures >= options_.max_attempts)
     give_up(id, reason);
   else
     pending_.push_back(id);

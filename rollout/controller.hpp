@@ -90,6 +90,9 @@ public:
   std::size_t generator_up(const std::string& name, std::int64_t capacity);
   /// Its rollouts go to others, with the tokens that were last reported.
   void generator_down(std::size_t generator);
+  /// It stops of its own will, having handed its partial rollouts back: they go on elsewhere, and
+  /// this counts against nobody.
+  void generator_left(std::string_view name);
   /// It samples with `v` from now on: routable for it.
   void generator_acknowledged(std::size_t generator, version v);
 
@@ -146,7 +149,8 @@ private:
   struct sample_record {
     rollout data; ///< the prompt and what is known to have been sampled
     std::optional<std::size_t> generator;
-    std::int32_t attempts = 0;
+    std::int32_t attempts = 0; ///< hand-outs: tells late answers from those waited for
+    std::int32_t failures = 0; ///< of these, the ones that count against max_attempts
     std::int32_t score_attempts = 0;
     double deadline = 0;
     version started = no_version; ///< the oldest version that a token of it may have
@@ -162,6 +166,7 @@ private:
   void admit_next();
   bool assign(rollout_id id, version at_least);
   void unassign(sample_record& s);
+  [[nodiscard]] std::vector<rollout_id> running_on(std::size_t generator) const;
   void queue_again(rollout_id id, const std::string& reason);
   void give_up(rollout_id id, const std::string& reason);
   void end_group(std::int64_t group, rollout_state how, const std::string& reason);

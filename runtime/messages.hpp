@@ -37,11 +37,12 @@ struct sampling_params {
   std::int32_t min_tokens = 0; ///< end-of-sequence tokens are not sampled before this many
   bool ignore_eos = false;     ///< go on to max_tokens whatever is sampled (benchmarks)
   std::uint64_t seed = 0;      ///< with (prompt id, sample, position) keys the random stream
+  std::vector<std::string> stop; ///< strings that end an answer; its text ends before them
 
   template <class I>
   friend typename I::result_type inspect(I& f, sampling_params& x) {
     return f(x.temperature, x.top_p, x.min_p, x.top_k, x.max_tokens, x.min_tokens, x.ignore_eos,
-             x.seed);
+             x.seed, x.stop);
   }
 };
 
@@ -256,10 +257,11 @@ struct rollouts_progress {
 struct rollouts_returned {
   std::vector<rollout> rollouts;
   std::string reason;
+  std::string leaving; ///< the generator's name when it stops and these are all it had; else empty
 
   template <class I>
   friend typename I::result_type inspect(I& f, rollouts_returned& x) {
-    return f(x.rollouts, x.reason);
+    return f(x.rollouts, x.reason, x.leaving);
   }
 };
 

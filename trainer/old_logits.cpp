@@ -1,11 +1,10 @@
 #include "trainer/old_logits.hpp"
 
-#include "policy_loss/reference/ewma.hpp"
 #include "policy_loss/reference/proxy.hpp"
 #include "runtime/error.hpp"
-#include "trainer/tensor_memory.hpp"
+#include "trainer/old_logit_average.hpp"
+#include "trainer/old_logit_exact.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 namespace millrace::trainer {
@@ -14,7 +13,13 @@ at::Tensor old_logits::at_micro_batch(const micro_batch_tokens&, version) const 
   throw invariant_error("old_logits: this strategy makes its log-probs before the step");
 }
 
-bool old_logits::after_step(const model::transformer&, const kept_shares&) { return false; }
+bool old_logits::after_step(const model::transformer&, version, const kept_shares&) {
+  return false;
+}
+
+std::shared_ptr<old_logit_worker> old_logits::worker(const model::transformer&, version) {
+  return nullptr;
+}
 
 void old_logits::restore(const nlohmann::json&, const model::transformer&) {}
 
@@ -30,6 +35,7 @@ public:
     r.scorer.fill(result.logp, r.network, r.others);
     result.first_minibatch_is_current = true;
     result.served["recompute"] = tokens;
+    result.costs.forwards = r.others.empty() ? 0 : 1;
     return result;
   }
 };
@@ -70,75 +76,53 @@ private:
   double weight_; ///< below 0: by version
 };
 
-/// PPO-EWMA: the log-probs of an exponential average of the parameters over versions, which starts
-/// anew when the loss keeps too little.
+/// PPO-EWMA: the log-probs of an average of the parameters over versions.
 class averaged final : public old_logits {
 public:
-  averaged(const ewma_settings& s, const model::transformer& network)
-      : average_(policy_loss::beta_from_window(s.window), {network.flat().detach()}),
-        reset_(s.reset_below, s.reset_rule == ewma_reset_rule::mask
-                                ? policy_loss::reset_rule::mask
-                                : policy_loss::reset_rule::mask_and_clip),
-        network_(network.frozen_copy()) {}
+  averaged(const ewma_settings& s, const model::transformer& network) : average_(s, network) {}
 
   old_log_probs before_step(const old_logits_request& r) override {
     old_log_probs result;
     auto tokens = r.scorer.layout().tokens();
     result.logp = at::zeros({tokens}, at::kFloat);
-    r.scorer.fill(result.logp, network_, r.first_minibatch);
-    r.scorer.fill(result.logp, network_, r.others);
+    r.scorer.fill(result.logp, average_.network(), r.first_minibatch);
+    r.scorer.fill(result.logp, average_.network(), r.others);
     result.served["ewma"] = tokens;
+    result.costs.forwards = 1;
+    result.costs.memory_bytes = average_.bytes();
     return result;
   }
 
-  bool after_step(const model::transformer& theta, const kept_shares& shares) override {
-    auto reset = reset_.after_step(shares.kept, shares.active);
-    if (reset)
-      average_.reset({theta.flat().detach()});
-    else
-      average_.update({theta.flat().detach()});
-    take_over();
-    return reset;
+  bool after_step(const model::transformer& theta, version, const kept_shares& shares) override {
+    return average_.after_step(theta, shares);
   }
 
-  std::vector<tensor_view> tensors() const override {
-    // The average's own memory is one flat tensor; the network's copy of it has names.
-    auto views = network_.views();
-    for (auto& v : views)
-      v.name = "ewma/" + v.name;
-    return views;
-  }
-
-  nlohmann::json state() const override { return {{"total_weight", average_.total_weight()}}; }
-
+  std::vector<tensor_view> tensors() const override { return average_.tensors(); }
+  nlohmann::json state() const override { return average_.state(); }
   void restore(const nlohmann::json& state, const model::transformer&) override {
-    average_.restore(state.at("total_weight").get<double>(), {network_.flat().detach().clone()});
+    average_.restore(state);
   }
 
 private:
-  void take_over() {
-    at::NoGradGuard no_grad;
-    network_.flat().detach().copy_(average_.average().front());
-  }
-
-  policy_loss::ewma average_;
-  policy_loss::ewma_auto_reset reset_;
-  model::transformer network_;
+  old_logit_average average_;
 };
 
 } // namespace
 
-std::unique_ptr<old_logits> make_old_logits(const algorithm_settings& settings,
-                                            const model::transformer& network) {
+std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network) {
   using policy_loss::interpolation;
-  switch (settings.old_logits) {
+  const auto& a = s.algorithm;
+  switch (a.old_logits) {
     case old_logits_source::recompute: return std::make_unique<recompute>();
     case old_logits_source::behaviour: return std::make_unique<behaviour>();
     case old_logits_source::loglinear:
-      return std::make_unique<interpolated>(interpolation::loglinear, settings.proxy_weight);
+      return std::make_unique<interpolated>(interpolation::loglinear, a.proxy_weight);
     case old_logits_source::arithmetic:
-      return std::make_unique<interpolated>(interpolation::arithmetic, settings.proxy_weight);
-    case old_logits_source::ewma: return std::make_unique<averaged>(settings.ewma, network);
+      return std::make_unique<interpolated>(interpolation::arithmetic, a.proxy_weight);
+    case old_logits_source::ewma: return std::make_unique<averaged>(a.ewma, network);
+    case old_logits_source::snapshot:
+    case old_logits_source::dedicated:
+    case old_logits_source::interrupt: return make_exact_old_logits(s, network);
   }
   throw invariant_error("old_logits: no such strategy");
 }

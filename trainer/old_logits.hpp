@@ -1,21 +1,27 @@
 #pragma once
 
 #include "runtime/config/settings.hpp"
+#include "runtime/messages.hpp"
 #include "runtime/model/transformer.hpp"
 #include "runtime/tensor_view.hpp"
 #include "trainer/scoring.hpp"
+#include "trainer/statistics.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millrace::trainer {
+
+class old_logit_worker;
 
 /// What a strategy may use before the first update of a step.
 struct old_logits_request {
@@ -26,6 +32,7 @@ struct old_logits_request {
   /// log-probs under θ at the start of the step come with that pass for nothing.
   std::span<const std::size_t> first_minibatch;
   std::span<const std::size_t> others;
+  const old_logit_supply& supply; ///< what came with the batch
 };
 
 /// Log-probs for the whole step, per sampled token of the batch.
@@ -36,6 +43,10 @@ struct old_log_probs {
   bool first_minibatch_is_current = false;
   /// Tokens by the route that served them.
   std::map<std::string, std::int64_t> served;
+  /// By token; empty where one route served them all.
+  std::vector<old_logit_route> routes;
+  old_logit_costs costs;
+  std::vector<std::string> remarks; ///< a fallback, and why
 };
 
 /// Sampled tokens of one micro-batch, [M] each.
@@ -64,18 +75,23 @@ public:
   [[nodiscard]] virtual at::Tensor at_micro_batch(const micro_batch_tokens& tokens,
                                                   version training_from) const;
 
-  /// `network` is θ after the step. Returns whether its history was reset.
-  virtual bool after_step(const model::transformer& network, const kept_shares& shares);
+  /// `network` is θ after the step, of version `now`. Returns whether its history was reset.
+  virtual bool after_step(const model::transformer& network, version now,
+                          const kept_shares& shares);
+
+  /// Of "dedicated": what computes log-probs off the trainer's path, given θ of version `now`.
+  /// Null otherwise.
+  virtual std::shared_ptr<old_logit_worker> worker(const model::transformer& network, version now);
 
   /// What a checkpoint keeps of it: tensors that are written to a file and filled from one, and the
-  /// rest. Both empty for a strategy without memory.
+  /// rest. Both empty for a strategy without memory. Kept versions are not part of it: whoever goes
+  /// on from a checkpoint samples anew, with the version that is in it.
   [[nodiscard]] virtual std::vector<tensor_view> tensors() const { return {}; }
   [[nodiscard]] virtual nlohmann::json state() const { return nlohmann::json::object(); }
   virtual void restore(const nlohmann::json& state, const model::transformer& network);
 };
 
-/// The strategy of algorithm.old_logits. `network` is the policy that training starts from.
-std::unique_ptr<old_logits> make_old_logits(const algorithm_settings& settings,
-                                            const model::transformer& network);
+/// The strategy of settings.algorithm.old_logits. `network` is the policy that training starts from.
+std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network);
 
 } // namespace millrace::trainer

@@ -46,7 +46,8 @@ model::model_config config_from(const settings& s, const model::tokenizer& token
   return c;
 }
 
-model::loaded_model from_folder(const fs::path& folder, const std::string& where) {
+model::loaded_model from_folder(const settings& s, const fs::path& folder,
+                                const std::string& where) {
   auto loaded = model::load_model(folder);
   if (!loaded.tokens)
     throw user_error(where + ": " + folder.string() + " has no tokenizer.json");
@@ -55,12 +56,14 @@ model::loaded_model from_folder(const fs::path& folder, const std::string& where
                      + std::to_string(loaded.tokens->vocabulary_size())
                      + " tokens, the model's vocabulary only "
                      + std::to_string(loaded.network.config().vocab_size));
+  if (s.data.chat_template == chat_use::automatic)
+    loaded.tokens->use_chat();
   return loaded;
 }
 
 model::loaded_model made(const settings& s) {
   if (!s.model.path.empty())
-    return from_folder(s.model.path, "model.path");
+    return from_folder(s, s.model.path, "model.path");
   auto tokens = model::make_character_tokenizer({.alphabet = s.tokenizer.alphabet});
   model::transformer network(config_from(s, *tokens));
   network.initialise(s.seed);
@@ -165,16 +168,25 @@ supervised_statistics policy::warm_up(std::span<const demonstration> batch) {
   return result;
 }
 
-step_statistics policy::step(version from, std::span<const scored_group> groups) {
+step_statistics policy::step(version from, std::span<const scored_group> groups,
+                             const old_logit_supply& supply) {
   ensure(from == parts_->at, [&] {
     return "a step from " + to_string(from) + " was asked of the policy at "
            + to_string(parts_->at);
   });
   parts_->enter();
   parts_->begin_reinforcement();
-  auto result = parts_->reinforce->step(from, groups);
+  auto result = parts_->reinforce->step(from, groups, supply);
   parts_->at = from.next();
   return result;
+}
+
+std::shared_ptr<old_logit_worker> policy::old_logit_helper() {
+  if (parts_->s.algorithm.old_logits != old_logits_source::dedicated)
+    return nullptr;
+  parts_->enter();
+  parts_->begin_reinforcement();
+  return parts_->reinforce->old_logit_helper(parts_->at);
 }
 
 std::vector<std::string> policy::remarks() const { return parts_->remarks; }
@@ -210,7 +222,7 @@ policy policy::load(const settings& s, const fs::path& folder, const registries*
   if (!state.is_object())
     throw user_error((in ? path.string() + " is not valid JSON" : "cannot read " + path.string())
                      + ": this is no checkpoint that training can go on from");
-  auto p = std::make_unique<parts>(s, known, from_folder(folder / model_folder, "checkpoint"));
+  auto p = std::make_unique<parts>(s, known, from_folder(s, folder / model_folder, "checkpoint"));
   try {
     p->at = {state.at("version").get<std::int32_t>()};
     p->warm_up_steps = state.at("warm_up_steps").get<std::int64_t>();

@@ -16,6 +16,7 @@
 namespace millrace::trainer {
 
 struct registries;
+class old_logit_worker;
 
 /// What in the algorithm's settings would quietly change the mathematics: the texts to be shown.
 /// \throws user_error naming what is refused, with what to set instead
@@ -53,7 +54,12 @@ public:
   /// the batch is spent. \throws invariant_error when `from` is another version, or a token is too
   /// stale \throws user_error when a sequence exceeds trainer.micro_batch_tokens; the policy is
   /// then as before
-  step_statistics step(version from, std::span<const scored_group> groups);
+  step_statistics step(version from, std::span<const scored_group> groups,
+                       const old_logit_supply& supply = {});
+
+  /// For an actor beside the trainer: computes old log-probs of the steps from current() on. Null
+  /// unless algorithm.old_logits is "dedicated". Warm-up ends with this call.
+  std::shared_ptr<old_logit_worker> old_logit_helper();
 
   /// What is legal in the algorithm's settings, but easily not what one thinks: for the log. What
   /// would quietly change the mathematics is refused by create() and load().

@@ -2,12 +2,41 @@
 
 #include "runtime/ids.hpp"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millrace::trainer {
+
+/// Where one token's old log-prob came from.
+enum class old_logit_route : std::uint8_t {
+  recompute,  ///< θ at the start of the step
+  snapshot,   ///< the version that sampled it, computed in this step
+  dedicated,  ///< the same, computed by the old-logit actor beforehand
+  interrupt,  ///< the same, computed while that version was still resident
+  ewma,       ///< the average of the parameters
+  loglinear,  ///< interpolated between μ and θ
+  arithmetic,
+  behaviour   ///< μ itself
+};
+constexpr std::array<std::string_view, 8> names(old_logit_route) {
+  return {"recompute", "snapshot",  "dedicated",  "interrupt",
+          "ewma",      "loglinear", "arithmetic", "behaviour"};
+}
+
+/// What old log-probs took, beside the time on the step's path, which the step itself measures.
+struct old_logit_costs {
+  std::int64_t forwards = 0; ///< passes over the batch or a part of it, one per version present
+  std::int64_t tokens = 0;   ///< that went through the model for it, on the step's path
+  std::int64_t versions = 0; ///< kept, the current one not counted
+  std::int64_t device_bytes = 0, memory_bytes = 0, disk_bytes = 0; ///< held, weights and log-probs
+  double copying_s = 0; ///< weights into and out of where they are kept
+  double hidden_s = 0;  ///< spent off the step's path
+  double waited_s = 0;  ///< by the trainer, for what was computed off its path
+};
 
 /// What one training step did. Token counts are of sampled tokens; fractions are shares of the
 /// trained ones, over all epochs unless said otherwise.
@@ -44,6 +73,12 @@ struct step_statistics {
   double max_abs_prob_diff = 0; ///< |μ − θ| of a sampled token
   double kl_reference = 0;      ///< k3 of θ and the reference, where there is one
 
+  double value_loss = 0;           ///< the critic's, mean over its updates
+  double value_mean = 0;           ///< at the start of the step
+  double value_clip_fraction = 0;  ///< tokens whose value had moved too far
+  double explained_variance = 0;   ///< 1 − Var(return − value)/Var(return)
+  double critic_grad_norm = 0;     ///< before clipping, mean over its updates
+
   double staleness_mean = 0;
   std::int32_t staleness_max = 0;
   std::vector<std::int64_t> staleness; ///< trained tokens by staleness 0, 1, …
@@ -51,9 +86,14 @@ struct step_statistics {
   /// Tokens whose old log-prob came from each route.
   std::map<std::string, std::int64_t> old_logits_served;
   bool ewma_reset = false;
+  /// By sampled token, in the order of the batch: the old log-prob and its route, where the strategy
+  /// has more than one.
+  std::vector<float> old_logp;
+  std::vector<old_logit_route> old_logit_routes;
+  old_logit_costs old_logits; ///< beside seconds.old_logits, which is what the step waited for them
 
   struct stages {
-    double advantage = 0, old_logits = 0, forward_backward = 0, optimizer = 0, total = 0;
+    double critic = 0, advantage = 0, old_logits = 0, forward_backward = 0, optimizer = 0, total = 0;
   } seconds;
 
   std::vector<std::string> remarks; ///< what a user should read: a skipped update, a fallback

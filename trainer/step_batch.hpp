@@ -43,6 +43,7 @@ public:
   at::Tensor versions;  ///< [M] int32
   at::Tensor reference; ///< [M] log-probs of the KL reference; undefined without
   old_log_probs old;
+  at::Tensor values;    ///< [M] the critic's, at the start of the step; undefined without
 
   /// Per token [M], or per sequence [S].
   void set_advantages(const at::Tensor& computed);

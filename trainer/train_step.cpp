@@ -1,14 +1,16 @@
 #include "trainer/train_step.hpp"
 
 #include "runtime/error.hpp"
+#include "trainer/critic.hpp"
 #include "trainer/step_batch.hpp"
+#include "trainer/stopwatch.hpp"
 #include "trainer/tensor_memory.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -17,21 +19,6 @@ namespace millrace::trainer {
 using policy_loss::counts;
 
 namespace {
-
-/// Adds the time from here to the end of the scope to a stage.
-class stopwatch {
-public:
-  explicit stopwatch(double& total) : total_(total) {}
-  ~stopwatch() {
-    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-  }
-  stopwatch(const stopwatch&) = delete;
-  stopwatch& operator=(const stopwatch&) = delete;
-
-private:
-  double& total_;
-  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-};
 
 std::string name_of(loss_aggregation a) {
   return std::string(names(a)[static_cast<std::size_t>(a)]);
@@ -93,29 +80,28 @@ reinforcement::reinforcement(model::transformer& network, const settings& s,
                      + (kl.coefficient != 0 ? std::string("algorithm.kl.coefficient is not 0")
                                             : "the loss " + s.algorithm.loss.name + " needs one")
                      + "; set it to \"initial\"");
-  if (advantage_->needs().values || advantage_->needs().log_ratio)
+  if (s.algorithm.critic.kind != critic_kind::none)
+    critic_ = std::make_unique<critic>(s, network);
+  if (advantage_->needs().values && !critic_)
     throw user_error("algorithm.advantage: \"" + s.algorithm.advantage.name
-                     + "\" needs the values of a critic, and this trainer has none; use grpo, "
-                       "rloo, mean_baseline or reinforce_plus_plus");
+                     + "\" needs the values of a critic; set algorithm.critic.kind to \"head\" or "
+                       "\"model\", or use grpo, rloo, mean_baseline or reinforce_plus_plus");
   if (wants_reference)
     reference_ = network.frozen_copy();
   if (loss_->needs().prox)
-    old_logits_ = make_old_logits(s.algorithm, network);
+    old_logits_ = make_old_logits(s, network);
 }
 
 reinforcement::~reinforcement() = default;
 
-step_statistics reinforcement::step(version from, std::span<const scored_group> groups) {
+step_statistics reinforcement::step(version from, std::span<const scored_group> groups,
+                                    const old_logit_supply& supply) {
   step_batch b(from, groups, settings_);
   {
     stopwatch all(b.stats.seconds.total);
     {
       stopwatch stage(b.stats.seconds.old_logits);
       score_reference(b);
-    }
-    {
-      stopwatch stage(b.stats.seconds.advantage);
-      advantages(b);
     }
     auto epochs = std::max(settings_.trainer.epochs, 1);
     auto split = [&](std::int32_t epoch) {
@@ -125,8 +111,9 @@ step_statistics reinforcement::step(version from, std::span<const scored_group> 
                            + static_cast<std::uint64_t>(epoch));
     };
     auto parts = split(0);
-    prepare(b, parts);
     b.stats.learning_rate = schedule_.at(from.value);
+    advantages(b, parts);
+    prepare(b, parts, supply);
     for (std::int32_t epoch = 0; epoch < epochs; ++epoch) {
       if (epoch > 0)
         parts = split(epoch);
@@ -151,8 +138,15 @@ void reinforcement::score_reference(step_batch& b) const {
   b.scorer.fill(b.reference, *reference_, b.everything);
 }
 
-void reinforcement::advantages(step_batch& b) const {
+/// And the critic's updates, which see the values of the step's start like the advantages do.
+void reinforcement::advantages(step_batch& b, const partition& minibatches) {
+  {
+    stopwatch stage(b.stats.seconds.critic);
+    if (critic_)
+      b.values = critic_->values(network_, b.scorer, b.everything);
+  }
   at::NoGradGuard no_grad;
+  stopwatch stage(b.stats.seconds.advantage);
   policy_loss::advantage_inputs in;
   in.rewards = b.rewards;
   in.group_ids = b.group_ids;
@@ -167,20 +161,45 @@ void reinforcement::advantages(step_batch& b) const {
     in.token_rewards = shaped.token_rewards;
     in.rewards = b.per_sequence_sum(shaped.token_rewards);
   }
-  auto computed = advantage_->compute(in).advantages;
-  b.set_advantages(computed);
+  in.values = b.values;
+  if (advantage_->needs().log_ratio) {
+    auto logp = at::zeros({b.layout.tokens()}, at::kFloat);
+    b.scorer.fill(logp, network_, b.everything);
+    in.log_ratio = logp - b.behaviour;
+  }
+  auto computed = advantage_->compute(in);
+  b.set_advantages(computed.advantages);
+  if (!critic_ || !computed.returns.defined() || minibatches.empty())
+    return;
+  stopwatch learning(b.stats.seconds.critic);
+  at::AutoGradMode with_gradient(true);
+  critic_->update(network_, b.scorer, minibatches, computed.returns, b.values,
+                  b.stats.learning_rate, b.stats);
 }
 
 /// Old log-probs that don't have to wait for the micro-batches.
-void reinforcement::prepare(step_batch& b, const partition& minibatches) {
-  if (!old_logits_ || minibatches.empty())
+void reinforcement::prepare(step_batch& b, const partition& minibatches,
+                            const old_logit_supply& supply) {
+  if (!old_logits_)
     return;
   stopwatch stage(b.stats.seconds.old_logits);
   std::vector<std::size_t> others;
   for (std::size_t m = 1; m < minibatches.size(); ++m)
     others.insert(others.end(), minibatches[m].begin(), minibatches[m].end());
-  b.old = old_logits_->before_step({b.from, network_, b.scorer, minibatches.front(), others});
+  // An empty batch makes a version too, which others may be sampled with.
+  std::span<const std::size_t> first;
+  if (!minibatches.empty())
+    first = minibatches.front();
+  b.old = old_logits_->before_step({b.from, network_, b.scorer, first, others, supply});
   b.stats.old_logits_served = b.old.served;
+  b.stats.old_logits = b.old.costs;
+  if (!b.old.routes.empty()) {
+    const auto* logp = b.old.logp.const_data_ptr<float>();
+    b.stats.old_logp.assign(logp, logp + b.old.logp.numel());
+    b.stats.old_logit_routes = std::move(b.old.routes);
+  }
+  for (auto& remark : b.old.remarks)
+    b.stats.remarks.push_back(std::move(remark));
 }
 
 void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> which) {
@@ -325,15 +344,26 @@ bool reinforcement::train_micro_batch(step_batch& b, std::span<const std::size_t
 }
 
 void reinforcement::finish(step_batch& b) {
+  const auto& kl = settings_.algorithm.kl;
+  if (reference_ && kl.reference == kl_reference::moving
+      && b.from.next().value % kl.move_every == 0)
+    reference_->copy_from(network_);
   b.finish_statistics();
   if (old_logits_)
-    b.stats.ewma_reset = old_logits_->after_step(network_, b.kept());
+    b.stats.ewma_reset = old_logits_->after_step(network_, b.from.next(), b.kept());
+}
+
+std::shared_ptr<old_logit_worker> reinforcement::old_logit_helper(version now) {
+  return old_logits_ ? old_logits_->worker(network_, now) : nullptr;
 }
 
 std::vector<tensor_view> reinforcement::tensors() const {
   auto views = optimizer_.state();
   if (old_logits_)
     for (auto& v : old_logits_->tensors())
+      views.push_back(std::move(v));
+  if (critic_)
+    for (auto& v : critic_->tensors())
       views.push_back(std::move(v));
   if (reference_)
     for (auto& v : reference_->views()) {
@@ -346,12 +376,15 @@ std::vector<tensor_view> reinforcement::tensors() const {
 nlohmann::json reinforcement::state() const {
   return {{"updates", optimizer_.updates()},
           {"old_logits", old_logits_ ? old_logits_->state() : nlohmann::json::object()},
+          {"critic", critic_ ? critic_->state() : nlohmann::json::object()},
           {"idle_without_advantage", idle_without_advantage_}};
 }
 
 void reinforcement::restore(const nlohmann::json& state) {
   optimizer_.set_updates(state.at("updates").get<std::int64_t>());
   idle_without_advantage_ = state.at("idle_without_advantage").get<bool>();
+  if (critic_)
+    critic_->restore(state.at("critic"));
   if (old_logits_)
     old_logits_->restore(state.at("old_logits"), network_);
 }

@@ -2,6 +2,7 @@
 
 #include "policy_loss/advantage.hpp"
 #include "policy_loss/loss.hpp"
+#include "policy_loss/plugins.hpp"
 #include "runtime/config/settings.hpp"
 #include "runtime/messages.hpp"
 #include "runtime/model/transformer.hpp"
@@ -19,12 +20,13 @@
 
 namespace millrace::trainer {
 
+class critic;
 class step_batch;
 
 /// What settings may name: the built-in functions and those of plugins.
 struct registries {
-  policy_loss::loss_registry losses = policy_loss::builtin_losses();
-  policy_loss::advantage_registry advantages = policy_loss::builtin_advantages();
+  policy_loss::loss_registry losses = policy_loss::known_losses();
+  policy_loss::advantage_registry advantages = policy_loss::known_advantages();
 };
 
 /// Whether loss, advantage and KL exist and take their parameters. \throws user_error
@@ -51,7 +53,13 @@ public:
   /// skipped, counted and remarked on. \throws invariant_error when a sampled token's staleness is
   /// above η or below 0 (then nothing has changed) \throws user_error when a sequence exceeds the
   /// token budget
-  step_statistics step(version from, std::span<const scored_group> groups);
+  /// `supply` is what old log-probs may be taken from beside the batch.
+  step_statistics step(version from, std::span<const scored_group> groups,
+                       const old_logit_supply& supply = {});
+
+  /// What computes old log-probs beside the steps, which begin at version `now`; null unless
+  /// algorithm.old_logits is "dedicated". It may outlive this.
+  std::shared_ptr<old_logit_worker> old_logit_helper(version now);
 
   /// Tensors to be written to a checkpoint or filled from one, and what else belongs to it.
   [[nodiscard]] std::vector<tensor_view> tensors() const;
@@ -63,8 +71,8 @@ private:
   struct shares;
 
   void score_reference(step_batch& b) const;
-  void advantages(step_batch& b) const;
-  void prepare(step_batch& b, const partition& minibatches);
+  void advantages(step_batch& b, const partition& minibatches);
+  void prepare(step_batch& b, const partition& minibatches, const old_logit_supply& supply);
   void train_minibatch(step_batch& b, std::span<const std::size_t> which);
   shares look_at_whole(step_batch& b, const partition& parts,
                        std::span<const std::size_t> which) const;
@@ -83,6 +91,7 @@ private:
   std::unique_ptr<policy_loss::advantage> advantage_;
   std::unique_ptr<old_logits> old_logits_; ///< null where the loss has no use for it
   std::optional<model::transformer> reference_;
+  std::unique_ptr<critic> critic_; ///< null where there is none
   adamw optimizer_;
   /// Whether sequences without advantage may be spared the backward pass; unlearnt when the loss
   /// turns out to have a gradient there.

@@ -68,6 +68,9 @@ void describe(option_list& v, data_settings& s) {
   v("answer_field", s.answer_field,
     "Its field with the answer; where that has \"#### X\" or \\boxed{X}, X is the answer");
   v("template", s.prompt_template, "What the model reads; {question} is replaced");
+  v("chat_template", s.chat_template,
+    "Put each prompt to the model as a user's message, through the chat template of model.path where "
+    "it has one; none: as plain text");
   v("held_out", s.held_out, in_range(0, 100 * million),
     "Prompts kept out of training for evaluation: below 1 a fraction, from 1 a count");
   v("shuffle", s.shuffle, "Draw prompts in a random order, a new one each pass");
@@ -112,6 +115,7 @@ void describe(option_list& v, sampling_params& s) {
   v("min_p", s.min_p, below(0, 1), "Tokens at least this likely, relative to the best; 0: off");
   v("max_tokens", s.max_tokens, in_range(1, 1 << 24), "Generated tokens of a rollout, at most");
   v("min_tokens", s.min_tokens, in_range(0, 1 << 24), "No end of sequence before this many");
+  v("stop", s.stop, "Strings that end an answer; they are not part of its text");
   v("ignore_eos", s.ignore_eos, "Go on to max_tokens whatever is sampled; for benchmarks");
 }
 

@@ -26,6 +26,10 @@ constexpr std::array<std::string_view, 3> names(over_bound) { return {"mask", "d
 enum class weight_dtype : std::uint8_t { fp32, bf16, int8 };
 constexpr std::array<std::string_view, 3> names(weight_dtype) { return {"fp32", "bf16", "int8"}; }
 
+/// Whether prompts are put to the model through its chat template.
+enum class chat_use : std::uint8_t { automatic, none };
+constexpr std::array<std::string_view, 2> names(chat_use) { return {"auto", "none"}; }
+
 enum class replay_order : std::uint8_t { oldest };
 constexpr std::array<std::string_view, 1> names(replay_order) { return {"oldest"}; }
 
@@ -145,6 +149,7 @@ struct data_settings {
   std::string question_field = "question";
   std::string answer_field = "answer";
   std::string prompt_template = "{question}"; ///< `data.template` in the file
+  chat_use chat_template = chat_use::automatic;
   double held_out = 200; ///< prompts kept from training: below 1 a fraction, from 1 a count
   bool shuffle = true;
   arithmetic_settings arithmetic;

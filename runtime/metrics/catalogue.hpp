@@ -36,6 +36,9 @@ inline const counter rollouts_retried{
 inline const counter scores_late{
   "controller", "millrace_scores_late_total", "rollouts",
   "Answers whose reward did not come in time; they are judged again, or fail"};
+inline const counter filters_late{
+  "controller", "millrace_filters_late_total", "groups",
+  "Groups that a plugin's filter gave no verdict on in time; they are trained on"};
 inline const gauge rollouts_in_state{
   "controller", "millrace_rollouts_in_state", "rollouts", "Rollouts in flight, by where they are", {},
   {"state", {"running", "scoring", "scored", "buffered", "training"}}};
@@ -247,6 +250,64 @@ inline const gauge staleness_max{
   "Largest staleness of a token trained on in the last batch", "staleness_max"};
 inline const gauge staleness_bound{
   "trainer", "millrace_staleness_bound_versions", "versions", "eta, the bound", "eta"};
+
+inline const gauge old_logits_share_recompute{
+  "trainer", "millrace_old_logits_share_recompute_ratio", "ratio",
+  "Share of the last step's tokens whose old log-prob came from the current policy",
+  "old_logits_share_recompute"};
+inline const gauge old_logits_share_snapshot{
+  "trainer", "millrace_old_logits_share_snapshot_ratio", "ratio",
+  "Share of the last step's tokens whose old log-prob came from kept weights, in the step",
+  "old_logits_share_snapshot"};
+inline const gauge old_logits_share_dedicated{
+  "trainer", "millrace_old_logits_share_dedicated_ratio", "ratio",
+  "Share of the last step's tokens whose old log-prob came from the old-logit actor",
+  "old_logits_share_dedicated"};
+inline const gauge old_logits_share_interrupt{
+  "trainer", "millrace_old_logits_share_interrupt_ratio", "ratio",
+  "Share of the last step's tokens whose old log-prob came from the version while it was resident",
+  "old_logits_share_interrupt"};
+inline const gauge old_logits_share_ewma{
+  "trainer", "millrace_old_logits_share_ewma_ratio", "ratio",
+  "Share of the last step's tokens whose old log-prob came from the average of the parameters",
+  "old_logits_share_ewma"};
+inline const gauge old_logits_forwards{
+  "trainer", "millrace_old_logits_forwards", "passes",
+  "Forward passes of the last step for old log-probs, one per version present", "old_logits_forwards"};
+inline const gauge old_logits_versions{
+  "trainer", "millrace_old_logits_versions", "versions", "Older versions that are kept",
+  "old_logits_versions"};
+inline const gauge old_logits_device_bytes{
+  "trainer", "millrace_old_logits_device_bytes", "bytes",
+  "Weights kept for old log-probs on the trainer's device", "old_logits_device_bytes"};
+inline const gauge old_logits_memory_bytes{
+  "trainer", "millrace_old_logits_memory_bytes", "bytes",
+  "Weights and log-probs kept for old log-probs in host memory", "old_logits_memory_bytes"};
+inline const gauge old_logits_disk_bytes{
+  "trainer", "millrace_old_logits_disk_bytes", "bytes", "The same on disk", "old_logits_disk_bytes"};
+inline const gauge old_logits_copying{
+  "trainer", "millrace_old_logits_copying_seconds", "seconds",
+  "Time of the last step that kept weights took to be copied, written and read",
+  "old_logits_copying_s"};
+inline const gauge old_logits_hidden{
+  "trainer", "millrace_old_logits_hidden_seconds", "seconds",
+  "Time since the step before that the old-logit actor computed", "old_logits_hidden_s"};
+inline const gauge old_logits_waited{
+  "trainer", "millrace_old_logits_waited_seconds", "seconds",
+  "Time that the trainer waited for what its old log-probs need, beside the stage old_logits",
+  "old_logits_waited_s"};
+inline const gauge old_logits_hidden_share{
+  "trainer", "millrace_old_logits_hidden_ratio", "ratio",
+  "Share of the time for old log-probs that was off the trainer's path", "old_logits_hidden_share"};
+inline const gauge value_loss{
+  "trainer", "millrace_value_loss", "loss", "The critic's mean loss of the last step", "value_loss"};
+inline const gauge explained_variance{
+  "trainer", "millrace_explained_variance_ratio", "ratio",
+  "Share of the returns' variance that the critic's values explain, before its updates",
+  "explained_variance"};
+inline const gauge value_clip_fraction{
+  "trainer", "millrace_value_clip_fraction_ratio", "ratio",
+  "Share of tokens whose value had moved too far to gain by it", "value_clip_fraction"};
 
 // -- weight publishing -----------------------------------------------------------------------------
 
