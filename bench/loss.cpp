@@ -86,18 +86,18 @@ struct contender {
   std::function<void(settings&)> choose;
 };
 
-/// The quickstart's task in short; stale and with int8 weights unless it is the reference.
+/// The quickstart's task with smaller batches; stale and with int8 weights unless it is the reference.
 settings task(std::uint64_t seed, const options& how) {
   settings s;
   s.seed = seed;
-  s.run.steps = how.quick ? 5 : 300;
+  s.run.steps = how.quick ? 5 : 800;
   s.run.log_every = 1000;
   s.model.architecture = {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4,
                           .intermediate = 192, .max_positions = 64};
   s.data.held_out = 150;
   s.data.arithmetic.max_operand = 6;
   s.data.arithmetic.operations = "+-";
-  s.rollout = {.eta = 8, .batch_size = 512, .group_size = 8, .max_concurrent = 4096};
+  s.rollout = {.eta = 8, .batch_size = 512, .group_size = 8, .max_concurrent = 4608};
   s.sampling.max_tokens = 6;
   s.generator.max_batch = 256;
   s.generator.dtype = weight_dtype::int8;
@@ -105,6 +105,8 @@ settings task(std::uint64_t seed, const options& how) {
               .target_accuracy = 0.3};
   s.trainer.lr = 5e-4;
   s.trainer.lr_warmup_steps = 10;
+  s.trainer.lr_schedule = lr_schedule::linear;
+  s.trainer.lr_floor = 0.05;
   s.trainer.minibatches = 2;
   s.trainer.micro_batch_tokens = 16384;
   s.eval.prompts = 150;
