@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace {
 
@@ -128,8 +129,9 @@ node_welcome hub_state::admit(const node_hello& hello) {
   if (auto why = objection(hello); !why.empty()) {
     out.kind = welcome_kind::refused;
     out.text = why;
-    options_.events("node " + hello.name + " (" + where(hello.host, hello.pid)
-                    + ") was refused: " + why);
+    auto event = "node " + hello.name + " (" + where(hello.host, hello.pid) + ") was refused: " + why;
+    if (event != std::exchange(last_refusal_, event)) // it may ask every second
+      options_.events(event);
     return out;
   }
   if (!open_) {
@@ -175,8 +177,13 @@ void hub_state::remind() {
     if (m.state == presence::missing || m.state == presence::lost)
       missing += (missing.empty() ? "" : ", ") + name + " (" + m.declared.host
                  + (m.state == presence::lost ? ", lost)" : ")");
-  if (open_ && over_.empty() && !missing.empty())
-    options_.events("waiting for nodes: " + missing);
+  auto news = missing != missing_ || now_s(self_) > reminded_at_ + 60;
+  if (open_ && over_.empty() && news) {
+    if (!missing.empty())
+      options_.events("waiting for nodes: " + missing);
+    missing_ = missing;
+    reminded_at_ = now_s(self_);
+  }
 }
 
 caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t count) {

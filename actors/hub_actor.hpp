@@ -66,6 +66,8 @@ private:
   hub_options options_;
   std::map<std::string, member> members_;
   std::string stage_ = "starting";
+  std::string last_refusal_, missing_; ///< as last told
+  double reminded_at_ = 0;
   bool open_ = false;
   std::string over_; ///< how the run ended
   hub_opening opening_;

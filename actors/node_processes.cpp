@@ -103,7 +103,8 @@ std::vector<node_processes::ended> node_processes::watch(double seconds) {
       read_from(c);
       take_lines(c, true);
       close(c.output);
-      out.push_back({c.name, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)});
+      out.push_back({c.name, WIFEXITED(status) ? WEXITSTATUS(status) : 1,
+                     WIFSIGNALED(status) ? WTERMSIG(status) : 0});
       return true;
     });
   } while (out.empty() && clock::now() < until);

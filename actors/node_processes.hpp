@@ -13,7 +13,8 @@ class node_processes {
 public:
   struct ended {
     std::string name;
-    int status = 0; ///< exit status; 128 + number where a signal ended it
+    int status = 0; ///< exit status
+    int signal = 0; ///< that ended it, or 0
   };
   /// Gets every line that a node writes to standard output or standard error.
   using line_sink = std::function<void(const std::string& name, std::string_view line)>;

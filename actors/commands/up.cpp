@@ -100,9 +100,10 @@ void local_nodes::start(const node_settings& node) {
 void local_nodes::ended(const node_processes::ended& e) {
   const auto* node = options_.cluster.find(e.name);
   const auto is_head = node->actors.trainer > 0;
-  auto how = e.status == 0     ? std::string("ended")
-             : e.status > 128 ? "was ended by signal " + std::to_string(e.status - 128)
-                              : "ended with status " + std::to_string(e.status);
+  auto how = e.signal > 0       ? "was ended by signal " + std::to_string(e.signal)
+             : e.status == 0    ? std::string("ended")
+             : e.status == 130  ? std::string("ended, interrupted")
+                                : "ended with status " + std::to_string(e.status);
   if (e.status != 0 || is_head)
     say(e.name, "-- " + how);
   if (is_head) {

@@ -101,6 +101,30 @@ TEST_CASE("controller: a dead generator's rollouts go on elsewhere, with their t
   CHECK(d.score.size() == 1);
 }
 
+TEST_CASE("controller: a generator that leaves costs its rollouts no attempt, and gets no more") {
+  counting_feed feed;
+  auto o = options(2, 0, 2);
+  o.max_attempts = 1;
+  rollout_controller c(o, feed);
+  c.generator_acknowledged(c.generator_up("gen0", 100), {0});
+  auto a = c.take_actions();
+  REQUIRE(a.assign.size() == 2);
+  auto partial = answer(a.assign[0].task, {0}, 1);
+  partial.finish = finish_reason::none;
+  c.progress(partial);
+  c.generator_left("gen0");
+  c.generator_left("nobody");
+  CHECK(c.take_actions().assign.empty());
+  auto g1 = c.generator_up("gen1", 100);
+  c.generator_acknowledged(g1, {0});
+  auto b = c.take_actions();
+  REQUIRE(b.assign.size() == 2);
+  CHECK(b.assign[0].generator == g1);
+  CHECK(b.assign[0].task.so_far.generated() == 1);
+  CHECK(c.totals().count(failed) == 0);
+  CHECK(c.totals().balanced());
+}
+
 TEST_CASE("controller: beyond its attempts a rollout fails and its group is closed") {
   counting_feed feed;
   auto o = options(2, 0, 2);
