@@ -1,0 +1,189 @@
+// Clusters of real processes on this machine, with what happens to processes.
+
+#include "actors/certificates.hpp"
+#include "actors/node_processes.hpp"
+#include "runtime/scratch_folder.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include <arpa/inet.h>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+using namespace millrace;
+namespace fs = std::filesystem;
+
+namespace {
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof a;
+  REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&a), size) == 0);
+  REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&a), &size) == 0);
+  close(fd);
+  return ntohs(a.sin_port);
+}
+
+nlohmann::json tiny(int steps) {
+  auto j = nlohmann::json::parse(R"({
+    "seed": 5,
+    "model": {"architecture": {"layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1,
+                               "intermediate": 64, "max_positions": 48}},
+    "data": {"held_out": 20, "arithmetic": {"max_operand": 9}},
+    "rollout": {"eta": 2, "batch_size": 16, "group_size": 4, "max_concurrent": 64,
+                "progress_every_tokens": 2},
+    "sampling": {"max_tokens": 6},
+    "generator": {"max_batch": 16},
+    "eval": {"prompts": 20},
+    "cluster": {"heartbeat_s": 0.3, "lost_after_s": 1.5, "nodes": [
+      {"name": "head", "actors": {"trainer": 1}},
+      {"name": "gen0", "actors": {"generator": 1}},
+      {"name": "gen1", "actors": {"generator": 1}},
+      {"name": "judge", "actors": {"reward": 1, "replay": 1}}]}})");
+  j["run"]["steps"] = steps;
+  j["cluster"]["nodes"][0]["port"] = free_port();
+  return j;
+}
+
+/// A program under watch: what it says, and how it ends.
+class watched {
+public:
+  explicit watched(const std::vector<std::string>& arguments)
+    : processes_([this](const std::string&, std::string_view line) { said_ += std::string(line) + "\n"; }) {
+    auto all = arguments;
+    all.insert(all.begin(), MILLRACE_PROGRAM);
+    processes_.start("program", all);
+  }
+
+  /// Waits until it has said this; false when it ended or the time is over.
+  bool says(const std::string& text, double seconds = 60) {
+    wait([&] { return said_.find(text) != std::string::npos; }, seconds);
+    return said_.find(text) != std::string::npos;
+  }
+  /// Its exit status; -1 when it still runs.
+  int ends(double seconds = 90) {
+    wait([] { return false; }, seconds);
+    return status_;
+  }
+  void signal(int number) { processes_.signal_all(number); }
+  [[nodiscard]] const std::string& said() const { return said_; }
+  /// The process of this node, as the cluster told it last.
+  [[nodiscard]] pid_t node(const std::string& name) const {
+    auto key = "node " + name + " is up (";
+    auto at = said_.find("process ", said_.rfind(key));
+    return at == std::string::npos ? -1 : std::atoi(said_.c_str() + at + 8);
+  }
+
+private:
+  template <class Done>
+  void wait(Done done, double seconds) {
+    auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (status_ < 0 && !done() && std::chrono::steady_clock::now() < end)
+      for (const auto& e : processes_.watch(0.05))
+        status_ = e.status;
+  }
+
+  std::string said_;
+  int status_ = -1;
+  node_processes processes_;
+};
+
+std::string write(const fs::path& file, const nlohmann::json& j) {
+  std::ofstream(file) << j.dump(2);
+  return file.string();
+}
+
+nlohmann::json read(const fs::path& file) {
+  std::ifstream in(file);
+  REQUIRE(in.good());
+  return nlohmann::json::parse(in);
+}
+
+} // namespace
+
+TEST_CASE("cluster: nodes that are killed and stopped come back, and every step is trained") {
+  scratch_folder folder("millrace-test");
+  auto config = write(folder.path() / "c.json", tiny(300));
+  auto run = folder.path() / "run";
+  watched up({"up", config, "--run-dir", run.string()});
+  INFO(up.said());
+  REQUIRE(up.says("node gen0 is up"));
+  REQUIRE(up.says("node gen1 is up"));
+  REQUIRE(up.says("node judge is up"));
+  kill(up.node("gen0"), SIGKILL);
+  REQUIRE(up.says("node gen0 is gone"));
+  kill(up.node("judge"), SIGKILL); // with the replay buffer
+  REQUIRE(up.says("node judge is gone"));
+  auto stopped = up.node("gen1");
+  kill(stopped, SIGSTOP);
+  CHECK(up.says("node gen1 is gone"));
+  kill(stopped, SIGCONT);
+  CHECK(up.ends() == 0);
+  auto summary = read(run / "summary.json");
+  CHECK(summary["steps"] == 300);
+  CHECK(summary["staleness_max"] <= 2);
+  auto& r = summary["rollouts"];
+  CHECK(r["trained"] == 300 * 16);
+  CHECK(r["admitted"].get<int>() == r["trained"].get<int>() + r["dropped"].get<int>()
+                                      + r["filtered"].get<int>() + r["failed"].get<int>()
+                                      + r["in_flight"].get<int>());
+  CHECK(kill(up.node("gen0"), 0) != 0); // nobody is left behind
+  CHECK(kill(up.node("gen1"), 0) != 0);
+  CHECK(kill(up.node("judge"), 0) != 0);
+}
+
+TEST_CASE("cluster: with certificates nodes know each other, and nobody else gets in") {
+  scratch_folder folder("millrace-test");
+  auto files = make_certificates(folder.path() / "certs", 1);
+  auto strangers = make_certificates(folder.path() / "other", 1);
+  auto j = tiny(100000);
+  j["cluster"]["nodes"][1]["actors"] = {{"generator", 1}, {"reward", 1}, {"replay", 1}};
+  j["cluster"]["nodes"].erase(3);
+  j["cluster"]["nodes"].erase(2);
+  auto plain = write(folder.path() / "plain.json", j);
+  j["cluster"]["tls"] = {{"ca", files.ca}, {"certificate", files.certificate}, {"key", files.key}};
+  auto config = write(folder.path() / "c.json", j);
+  j["cluster"]["tls"] = {{"ca", strangers.ca}, {"certificate", strangers.certificate},
+                         {"key", strangers.key}};
+  auto stranger = write(folder.path() / "stranger.json", j);
+
+  watched up({"up", config, "--run-dir", (folder.path() / "run").string()});
+  INFO(up.said());
+  REQUIRE(up.says("node gen0 is up"));
+  CHECK(watched({"status", plain}).ends(30) == 2);
+  CHECK(watched({"status", stranger}).ends(30) == 2);
+  watched status({"status", config});
+  CHECK(status.ends(30) == 0);
+  CHECK_THAT(status.said(), Catch::Contains("gen0") && Catch::Contains("up"));
+  watched scale({"scale", "generators=2", config});
+  CHECK(scale.ends(30) == 0);
+  CHECK_THAT(scale.said(), Catch::Contains("generator: 1 → 2"));
+  CHECK(watched({"down", config}).ends(60) == 0);
+  CHECK(up.ends(30) == 130);
+}
+
+TEST_CASE("cluster: what can't work is said plainly") {
+  scratch_folder folder("millrace-test");
+  auto refused = [](const std::vector<std::string>& arguments, const std::string& why) {
+    watched w(arguments);
+    CHECK(w.ends(30) == 2);
+    CHECK_THAT(w.said(), Catch::Contains(why));
+  };
+  auto j = tiny(5);
+  j["cluster"]["join_timeout_s"] = 0.5;
+  auto config = write(folder.path() / "c.json", j);
+  refused({"node", config, "--name", "gen7"}, "no such node in cluster.nodes");
+  refused({"node", config, "--name", "gen0"}, "was not reached at 127.0.0.1");
+  refused({"status", config}, "no cluster answers at");
+  refused({"scale", "generators", config}, "expected KIND=COUNT");
+  j["cluster"].erase("nodes");
+  refused({"up", write(folder.path() / "none.json", j)}, "cluster.nodes: is missing");
+}
