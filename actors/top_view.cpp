@@ -55,12 +55,17 @@ public:
 
   std::vector<std::string> lines() {
     heading();
-    stream_line();
-    learning();
-    idle();
-    staleness();
-    sync();
-    waits();
+    if (first_of(a_, "controller") != nullptr) {
+      stream_line();
+      learning();
+      idle();
+      staleness();
+      sync();
+      waits();
+    } else {
+      line("the stream is not up; rates and queues follow when it is");
+      line("");
+    }
     actors();
     return std::move(out_);
   }

@@ -49,28 +49,53 @@ TEST_CASE("every declaration is sound, and all names differ") {
   }
 }
 
-TEST_CASE("what practitioners watch is all there") {
-  // The design's list, in its order.
-  for (const auto* name : {
-         "millrace_in_flight_rollouts_by_staleness", "millrace_in_flight_staleness_versions",
-         "millrace_queue_rollouts_by_staleness", "millrace_queue_staleness_versions",
-         "millrace_trained_token_staleness_versions", "millrace_trained_rollout_staleness_versions",
-         "millrace_generator_idle_ratio", "millrace_trainer_idle_ratio", "millrace_bubble_ratio",
-         "millrace_tokens_generated_total", "millrace_tokens_trained_total",
-         "millrace_tokens_useful_total", "millrace_tokens_reprefilled_total",
-         "millrace_tokens_discarded_total", "millrace_replay_rollouts",
-         "millrace_generator_waiting_sequences", "millrace_mailbox_messages",
-         "millrace_weight_swap_pause_seconds", "millrace_weight_swap_total_seconds",
-         "millrace_effective_sample_size_ratio", "millrace_clip_fraction_positive_ratio",
-         "millrace_clip_fraction_negative_ratio", "millrace_mask_fraction_ratio",
-         "millrace_kl_infer_train_nats", "millrace_entropy_nats", "millrace_grad_norm",
-         "millrace_reward", "millrace_batch_reward_mean", "millrace_batch_reward_std",
-         "millrace_zero_variance_groups_total", "millrace_answer_length_tokens",
-         "millrace_answers_total", "millrace_resident_memory_bytes",
-         "millrace_seconds_since_progress"}) {
-    INFO(name);
-    REQUIRE(find_metric(name));
-  }
+TEST_CASE("what practitioners watch is all there, with its meaning") {
+  // The design's list, word for word and in its order, and what shows each.
+  const std::vector<std::pair<const char*, std::vector<const char*>>> watched{
+    {"staleness histogram in flight",
+     {"in_flight_rollouts_by_staleness", "in_flight_staleness_versions"}},
+    {"staleness histogram in queue", {"queue_rollouts_by_staleness", "queue_staleness_versions"}},
+    {"staleness of what is trained: head, tail, span",
+     {"trained_token_staleness_versions", "trained_rollout_staleness_versions",
+      "batch_staleness_mean_versions", "batch_staleness_max_versions", "staleness_bound_versions"}},
+    {"generator idle", {"generator_idle_ratio", "generator_idle_seconds_total",
+                        "generator_busy_seconds_total", "generator_paused_seconds_total"}},
+    {"trainer idle", {"trainer_idle_ratio", "trainer_busy_seconds_total",
+                      "trainer_wait_seconds_total"}},
+    {"bubble", {"bubble_ratio"}},
+    {"tokens/s generated", {"tokens_generated_total", "tokens_generated_per_second"}},
+    {"tokens/s trained", {"tokens_trained_total", "tokens_trained_per_second"}},
+    {"tokens/s useful", {"tokens_useful_total"}},
+    {"re-prefilled tokens", {"tokens_reprefilled_total"}},
+    {"discarded tokens", {"tokens_discarded_total", "tokens_masked_total"}},
+    {"queue depths", {"replay_rollouts", "replay_capacity_rollouts", "rollouts_in_state",
+                      "generator_running_sequences", "generator_waiting_sequences",
+                      "admission_outstanding_rollouts", "admission_budget_rollouts",
+                      "mailbox_messages"}},
+    {"sync pause", {"weight_swap_pause_seconds"}},
+    {"sync total", {"weight_swap_total_seconds", "weight_swap_stage_seconds",
+                    "weight_swap_bytes_total", "publish_bytes_total"}},
+    {"ESS", {"effective_sample_size_ratio"}},
+    {"clip fractions by sign", {"clip_fraction_positive_ratio", "clip_fraction_negative_ratio"}},
+    {"mask fractions", {"mask_fraction_ratio"}},
+    {"KL(infer‖train)", {"kl_infer_train_nats"}},
+    {"entropy", {"entropy_nats"}},
+    {"grad norm", {"grad_norm"}},
+    {"reward mean/std", {"reward", "batch_reward_mean", "batch_reward_std"}},
+    {"zero-variance groups", {"zero_variance_groups_total", "batch_zero_variance_groups"}},
+    {"length", {"answer_length_tokens", "batch_answer_length_tokens"}},
+    {"truncation", {"answers_total", "batch_truncated_ratio"}},
+    {"RSS per process", {"resident_memory_bytes", "peak_resident_memory_bytes"}},
+    {"seconds since last progress", {"seconds_since_progress"}},
+  };
+  for (const auto& [item, names] : watched)
+    for (const auto* name : names) {
+      INFO(item << ": " << name);
+      const auto* m = find_metric(std::string("millrace_") + name);
+      REQUIRE(m);
+      REQUIRE(m->help.size() > 10);
+      REQUIRE(!m->unit.empty());
+    }
 }
 
 TEST_CASE("everything is emitted while it is zero") {
