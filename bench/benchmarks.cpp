@@ -7,6 +7,7 @@ const std::vector<benchmark>& benchmarks() {
     {"stream", "rollouts through controller, reward and replay; asynchronous against synchronous",
      &stream},
     {"loss", "log-probs in chunks against whole logits; what off-policy corrections are worth", &loss},
+    {"introspection", "what watching a run costs, and how long an answer takes", &introspection},
     {"weightsync", "weights from a trainer process to generator processes", &weightsync},
   };
   return all;

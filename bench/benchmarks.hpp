@@ -19,6 +19,7 @@ struct benchmark {
 /// All that this build has.
 const std::vector<benchmark>& benchmarks();
 
+measurements introspection(const options& how);
 measurements loss(const options& how);
 measurements stream(const options& how);
 measurements weightsync(const options& how);

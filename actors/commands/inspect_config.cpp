@@ -3,6 +3,8 @@
 #include "rollout/reward.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/metrics/catalogue.hpp"
+#include "runtime/metrics/exposition.hpp"
 #include "trainer/policy.hpp"
 
 #include <CLI/CLI.hpp>
@@ -37,7 +39,14 @@ void add_options_command(CLI::App& app, int& status) {
   auto* cmd = app.add_subcommand("options", "List every option with default, range and meaning");
   auto filter = std::make_shared<std::string>();
   cmd->add_option("filter", *filter, "Only those whose path contains this");
+  auto metrics = std::make_shared<bool>(false);
+  cmd->add_flag("--metrics", *metrics, "The metrics instead, with unit and meaning");
   cmd->callback([=, &status] {
+    if (*metrics) {
+      std::fputs(catalogue_table().c_str(), stdout);
+      status = 0;
+      return;
+    }
     auto table = options_table(100, *filter);
     if (table.empty())
       throw user_error("options: no option's path contains \"" + *filter + "\"");
