@@ -9,6 +9,8 @@ caf::behavior introspector_state::start(introspector_options options,
   options_ = options;
   tree_ = std::move(tree);
   process_ = std::move(process);
+  if (process_)
+    process_->stage("running", now_s(self_));
   self_->set_down_handler([this](const caf::down_msg& down) {
     for (auto& [node, p] : peers_)
       if (p.handle.address() == down.source)

@@ -30,6 +30,7 @@ caf::behavior recorder_actor(caf::stateful_actor<recorder_state>* self, run_reco
   return {
     [=, &seen](const step_report& r) {
       record->step(r, now_s(self));
+      seen.waiting("trainer", "the step after " + to_string(r.published));
       seen.metrics().set_keys(record->latest());
       for (const auto& to : self->state.listeners)
         self->send(to, r);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <tuple>
 
 namespace millrace {
 
@@ -51,7 +52,21 @@ std::string padded(std::string s, int width) {
 
 class screen {
 public:
-  screen(const top_frame& f, const top_look& look) : f_(f), look_(look), a_(f.actors) {}
+  screen(const top_frame& f, const top_look& look) : f_(f), look_(look), a_(f.actors) {
+    // As the stream goes.
+    static constexpr std::string_view order[] = {
+      "process", "supervisor", "controller", "generator", "receiver",  "reward",
+      "replay",  "trainer",    "train_worker", "publisher", "evaluator", "recorder"};
+    auto rank = [](const actor_snapshot* a) {
+      return std::find(std::begin(order), std::end(order), a->kind) - std::begin(order);
+    };
+    for (const auto& a : f.actors)
+      sorted_.push_back(&a);
+    std::sort(sorted_.begin(), sorted_.end(), [&](const auto* a, const auto* b) {
+      return std::forward_as_tuple(rank(a), a->node, a->name)
+             < std::forward_as_tuple(rank(b), b->node, b->name);
+    });
+  }
 
   std::vector<std::string> lines() {
     heading();
@@ -239,7 +254,8 @@ private:
     const bool many = nodes.size() > 1;
     line(bold(padded("ACTOR", width + 1) + padded("STATE, → WAITS", 17) + padded("SINCE", 8)
               + padded("MAIL", 5) + "ABOUT"));
-    for (const auto& a : f_.actors) {
+    for (const auto* at : sorted_) {
+      const auto& a = *at;
       auto state = a.waits_for.empty() ? a.state : "→ " + a.waits_for;
       auto late = a.silent > 3 && !(a.waits_for.empty() && a.since >= a.silent - 2);
       auto about_it = late ? amber("no sign for " + short_duration(a.silent)) : dim(about(a));
@@ -284,6 +300,7 @@ private:
   const top_frame& f_;
   top_look look_;
   std::span<const actor_snapshot> a_;
+  std::vector<const actor_snapshot*> sorted_;
   std::vector<std::string> out_;
 };
 

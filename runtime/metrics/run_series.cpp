@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace {
 namespace {
@@ -38,25 +39,30 @@ void run_series::sample(std::span<const actor_snapshot> actors, double now) {
   }
   if (now - began_ < next_ || first_of(actors, "trainer") == nullptr)
     return;
+  // What a step tells is nothing yet before the first.
+  const auto of_step = [&, trained = sums[6] > 0](const gauge& m) {
+    return trained ? mean(actors, m) : std::nan("");
+  };
+  const auto held_out = mean(actors, held_out_accuracy);
   next_ = now - began_ + interval_ - 0.5; // the caller's seconds are not exact
   rows_.push_back({now - began_,
                    largest(actors, stream_version),
-                   mean(actors, batch_reward_mean),
-                   mean(actors, batch_accuracy),
-                   mean(actors, held_out_accuracy),
+                   of_step(batch_reward_mean),
+                   of_step(batch_accuracy),
+                   held_out > 0 ? held_out : std::nan(""),
                    rates_.generated,
                    rates_.trained,
                    rates_.useful,
                    mean(actors, generator_idle_ratio),
-                   mean(actors, trainer_idle_ratio),
-                   mean(actors, staleness_mean),
-                   mean(actors, staleness_max),
+                   of_step(trainer_idle_ratio),
+                   of_step(staleness_mean),
+                   of_step(staleness_max),
                    total(actors, replay_depth),
                    total(actors, generator_running),
-                   mean(actors, entropy),
-                   mean(actors, kl_infer_train),
-                   mean(actors, effective_sample_size),
-                   mean(actors, grad_norm)});
+                   of_step(entropy),
+                   of_step(kl_infer_train),
+                   of_step(effective_sample_size),
+                   of_step(grad_norm)});
   if (rows_.size() < capacity_)
     return;
   for (std::size_t i = 0; 2 * i < rows_.size(); ++i)

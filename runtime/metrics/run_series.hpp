@@ -33,7 +33,8 @@ public:
   /// To be called about once a second; `now` in seconds, monotonic.
   void sample(std::span<const actor_snapshot> actors, double now);
   [[nodiscard]] const stream_rates& rates() const { return rates_; }
-  /// {"t": […], "reward": […], …}: columns of equal length; t in seconds since the beginning.
+  /// {"t": […], "reward": […], …}: columns of equal length; t in seconds since the beginning; null
+  /// where nothing is known yet.
   [[nodiscard]] nlohmann::ordered_json to_json() const;
   [[nodiscard]] std::size_t size() const { return rows_.size(); }
 

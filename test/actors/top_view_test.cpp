@@ -49,7 +49,7 @@ nlohmann::json introspect() {
                    {"stall", nullptr},
                    {"actors", nlohmann::json::array()}};
   for (const auto& a : board.snapshots(10))
-    j["actors"].push_back(to_json(a));
+    j["actors"].push_back(nlohmann::json(to_json(a)));
   return j;
 }
 
