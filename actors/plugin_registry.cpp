@@ -75,6 +75,12 @@ template <class Registry>
 void list_functions(std::vector<known_name>& out, const std::string& kind, const Registry& all) {
   for (const auto& name : all.names()) {
     known_name k{kind, name, {}, file_of(kind, name)};
+    if (k.from.empty()) {
+      for (const auto& p : all.describe(name))
+        k.help += (k.help.empty() ? "parameters " : ", ") + p.name;
+      if (k.help.empty())
+        k.help = "no parameters";
+    }
     for (const auto& [path, p] : loaded())
       for (const auto& e : p.entries())
         if (e.kind == kind && e.name == name)
