@@ -1,5 +1,7 @@
 #include "actors/evaluation.hpp"
 
+#include "rollout/generator_plugins.hpp"
+#include "rollout/openai_engine.hpp"
 #include "rollout/tokenized_feed.hpp"
 
 #include "runtime/error.hpp"
@@ -15,8 +17,12 @@ evaluation::evaluation(const settings& s, const model::model_config& config,
   generation::engine_options o;
   o.max_batch = s.generator.max_batch;
   o.threads = s.generator.threads;
-  o.deterministic = s.deterministic;
-  engine_ = generation::make_engine(o, config, tokens);
+  // A server of the generators' has their weights, not those that are evaluated.
+  auto own = s;
+  if (own.generator.backend.name == generation::openai_backend)
+    own.generator.backend = {};
+  engine_ = generation::make_engine(own, o, config, tokens,
+                                    {std::shared_ptr<const void>(), &source});
   auto count = source.held_out_size();
   if (s.eval.prompts > 0)
     count = std::min<std::int64_t>(count, s.eval.prompts);

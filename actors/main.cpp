@@ -22,6 +22,9 @@ int main(int argc, char** argv) {
   millrace::add_certs_command(app, status);
   millrace::add_top_command(app, status);
   millrace::add_inspect_command(app, status);
+  millrace::add_generate_command(app, status);
+  millrace::add_eval_command(app, status);
+  millrace::add_serve_command(app, status);
   millrace::add_check_command(app, status);
   millrace::add_options_command(app, status);
   millrace::add_plugin_commands(app, status);

@@ -2,10 +2,12 @@
 
 #include "runtime/ids.hpp"
 #include "runtime/messages.hpp"
+#include "runtime/model/answer_text.hpp"
 #include "runtime/model/decoder.hpp"
 #include "runtime/model/kv_cache.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace millrace::generation {
 struct sequence {
   rollout answer;
   sampling_params sampling;
+  std::unique_ptr<model::answer_text> stops; ///< where the sampling has stop strings
   std::uint64_t order = 0; ///< of submission
   std::vector<std::int32_t> blocks;
   std::int32_t cached = 0;   ///< leading tokens whose keys and values are in the blocks

@@ -3,6 +3,7 @@
 #include "rollout/backend_engine.hpp"
 #include "rollout/cpu_engine.hpp"
 #include "rollout/environment.hpp"
+#include "rollout/openai_engine.hpp"
 #include "runtime/plugins/json_parameters.hpp"
 
 #include <cmath>
@@ -27,7 +28,9 @@ void add_plugin_generators(const plugins::loaded_plugin& from) {
 }
 
 void check_plugin_names(const generator_settings& s) {
-  if (!s.backend.name.empty())
+  if (s.backend.name == openai_backend)
+    static_cast<void>(openai_endpoint::from(s.backend.params));
+  else if (!s.backend.name.empty())
     static_cast<void>(backends().get(s.backend.name, "generator.backend.name"));
   if (!s.sampler.name.empty())
     static_cast<void>(samplers().get(s.sampler.name, "generator.sampler.name"));
@@ -62,6 +65,9 @@ std::unique_ptr<engine> make_inner(const generator_settings& s, engine_options o
   if (!s.sampler.name.empty())
     options.draw = drawing_by(samplers().get(s.sampler.name, "generator.sampler.name"),
                               s.sampler.params);
+  if (s.backend.name == openai_backend)
+    return make_openai_engine(openai_endpoint::from(s.backend.params), options, config,
+                              std::move(tokens));
   if (s.backend.name.empty())
     return make_engine(options, config, std::move(tokens));
   const auto& r = backends().get(s.backend.name, "generator.backend.name");

@@ -7,10 +7,7 @@
 namespace millrace {
 
 std::vector<std::int32_t> prompt_tokens(const model::tokenizer& tokens, const std::string& text) {
-  auto ids = tokens.encode(text);
-  if (tokens.bos() >= 0)
-    ids.insert(ids.begin(), tokens.bos());
-  return ids;
+  return tokens.encode_prompt(text);
 }
 
 tokenized_feed::tokenized_feed(std::shared_ptr<prompt_source> source,

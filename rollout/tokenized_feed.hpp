@@ -28,8 +28,8 @@ private:
   std::int64_t passed_over_ = 0;
 };
 
-/// Prompt tokens as the model reads them: the tokenizer's start token, where it has one, and the
-/// text. The same for training, evaluation and warm-up.
+/// Prompt tokens as the model reads them: through its chat template where that is used, else the
+/// tokenizer's start token, where it has one, and the text. The same for training, evaluation and warm-up.
 std::vector<std::int32_t> prompt_tokens(const model::tokenizer& tokens, const std::string& text);
 
 } // namespace millrace

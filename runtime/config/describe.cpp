@@ -132,7 +132,9 @@ void describe(option_list& v, generator_settings& s) {
   v("prefill_chunk", s.prefill_chunk, in_range(1, 65536),
     "Prompt tokens that are computed between two decode steps at most: a long prompt does not stall "
     "the answers that run");
-  v.section("backend", s.backend, "A plugin's generator in place of the built-in one");
+  v.section("backend", s.backend,
+            "A generator in place of the built-in one: \"openai\", a server with OpenAI's API (params: "
+            "endpoint, folder), or a plugin's");
   v.section("sampler", s.sampler, "A plugin's sampler in place of temperature, top_p and so on");
 }
 

@@ -253,6 +253,27 @@ std::vector<std::int32_t> bpe_tokenizer::encoded(std::string_view text, bool spe
   return out;
 }
 
+bool bpe_tokenizer::use_chat() {
+  if (!chat_.text.empty())
+    chat_in_use_ = std::make_unique<chat_template>(chat_);
+  return chat_in_use_ != nullptr;
+}
+
+std::vector<std::string> bpe_tokenizer::special_texts() const {
+  std::vector<std::string> all;
+  for (const auto& t : added_.all())
+    if (t.special)
+      all.push_back(t.content);
+  return all;
+}
+
+std::vector<std::int32_t> bpe_tokenizer::encode_prompt(std::string_view text) const {
+  if (!chat_in_use_)
+    return tokenizer::encode_prompt(text);
+  nlohmann::ordered_json question{{"role", "user"}, {"content", std::string(text)}};
+  return encode_chat(*this, *chat_in_use_, nlohmann::ordered_json::array({std::move(question)}));
+}
+
 std::string bpe_tokenizer::bytes_of(std::int32_t token) const {
   if (token < 0 || token >= vocabulary_size())
     return std::string(replacement_character);

@@ -2,6 +2,7 @@
 
 #include "runtime/model/added_tokens.hpp"
 #include "runtime/model/bpe.hpp"
+#include "runtime/model/chat_template.hpp"
 #include "runtime/model/pre_tokenizer.hpp"
 #include "runtime/model/text_normalizer.hpp"
 #include "runtime/model/token_decoder.hpp"
@@ -10,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +47,9 @@ public:
     return {decoder_.stripped(), decoder_.strip_count()};
   }
   [[nodiscard]] const chat_source& chat() const override { return chat_; }
+  [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const override;
+  bool use_chat() override;
+  [[nodiscard]] std::vector<std::string> special_texts() const override;
 
   /// Writes the files that it was loaded from.
   void save(const std::filesystem::path& folder) const override;
@@ -77,6 +82,7 @@ private:
   std::vector<std::int32_t> stop_, prefix_;
   std::int32_t bos_ = -1, pad_ = -1, unknown_ = -1;
   chat_source chat_;
+  std::unique_ptr<const chat_template> chat_in_use_;
 };
 
 } // namespace millrace::model

@@ -3,6 +3,7 @@
 #include "runtime/error.hpp"
 #include "runtime/model/jinja_functions.hpp"
 
+#include <cstdlib>
 #include <map>
 
 namespace millrace::model {
@@ -256,8 +257,51 @@ std::string chat_template::render(const nlohmann::ordered_json& messages,
   return interpreter(source_.where, std::move(variables)).run(*body_);
 }
 
-std::string chat_template::render_question(std::string_view question) const {
-  return render({{{"role", "user"}, {"content", question}}});
+namespace {
+
+/// Stands for the special text `i` in messages while the template works on them. Private use.
+std::string marker(std::size_t i) {
+  return "\xEE\xBF\xBE" + std::to_string(i) + "\xEE\xBF\xBF";
+}
+
+void mark(nlohmann::ordered_json& at, const std::vector<std::string>& specials) {
+  if (at.is_structured()) {
+    for (auto& inner : at)
+      mark(inner, specials);
+  } else if (at.is_string()) {
+    auto& text = at.get_ref<std::string&>();
+    for (std::size_t i = 0; i < specials.size(); ++i)
+      for (auto found = text.find(specials[i]); found != text.npos; found = text.find(specials[i]))
+        text.replace(found, specials[i].size(), marker(i));
+  }
+}
+
+} // namespace
+
+std::vector<std::int32_t> encode_chat(const tokenizer& tokens, const chat_template& chat,
+                                      nlohmann::ordered_json messages, bool add_generation_prompt,
+                                      const nlohmann::ordered_json& extra) {
+  const auto specials = tokens.special_texts();
+  mark(messages, specials);
+  const auto text = chat.render(messages, add_generation_prompt, extra);
+  std::vector<std::int32_t> ids;
+  const auto add = [&](const std::vector<std::int32_t>& more) {
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  std::size_t at = 0;
+  for (auto found = text.find("\xEE\xBF\xBE"); found != text.npos;
+       found = text.find("\xEE\xBF\xBE", found)) {
+    const auto i = static_cast<std::size_t>(std::strtoul(text.c_str() + found + 3, nullptr, 10));
+    if (i >= specials.size() || text.compare(found, marker(i).size(), marker(i)) != 0) {
+      found += 3;
+      continue;
+    }
+    add(tokens.encode_markup(text.substr(at, found - at)));
+    add(tokens.encode(specials[i]));
+    found = at = found + marker(i).size();
+  }
+  add(tokens.encode_markup(text.substr(at)));
+  return ids;
 }
 
 } // namespace millrace::model

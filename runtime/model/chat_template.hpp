@@ -29,12 +29,17 @@ public:
                                    const nlohmann::ordered_json& extra
                                    = nlohmann::ordered_json::object()) const;
 
-  /// One question of the user's.
-  [[nodiscard]] std::string render_question(std::string_view question) const;
-
 private:
   std::shared_ptr<const jinja::block> body_;
   chat_source source_;
 };
+
+/// The tokens of a conversation. Names of special tokens stand for them where the template wrote
+/// them; in the messages they are text like any other, so that a question can't end an answer.
+std::vector<std::int32_t> encode_chat(const tokenizer& tokens, const chat_template& chat,
+                                      nlohmann::ordered_json messages,
+                                      bool add_generation_prompt = true,
+                                      const nlohmann::ordered_json& extra
+                                      = nlohmann::ordered_json::object());
 
 } // namespace millrace::model

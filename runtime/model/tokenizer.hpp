@@ -49,6 +49,20 @@ public:
     return bos() < 0 ? std::vector<std::int32_t>() : std::vector{bos()};
   }
 
+  /// Everything that the model reads of a prompt: prefix() and the text, or, after use_chat(), what
+  /// the chat template makes of it as a user's message.
+  [[nodiscard]] virtual std::vector<std::int32_t> encode_prompt(std::string_view text) const {
+    auto tokens = prefix();
+    const auto rest = encode(text);
+    tokens.insert(tokens.end(), rest.begin(), rest.end());
+    return tokens;
+  }
+  /// Lets encode_prompt() go through the chat template. False where there is none. Throws user_error
+  /// for a template that isn't supported.
+  virtual bool use_chat() { return false; }
+  /// The texts that encode_markup() reads as special tokens.
+  [[nodiscard]] virtual std::vector<std::string> special_texts() const { return {}; }
+
   /// The bytes that one token adds to a text, which may be part of a character; none for a special
   /// token. What is stripped from a text's begin stands here too (stream_decoder.hpp knows).
   [[nodiscard]] virtual std::string bytes_of(std::int32_t token) const {
