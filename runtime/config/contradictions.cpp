@@ -83,6 +83,12 @@ void check_training(const settings& s, texts& out) {
   if (s.reward.correct <= s.reward.wrong)
     out.push_back("reward.correct: found " + num(s.reward.correct)
                   + ", expected more than reward.wrong, " + num(s.reward.wrong));
+  const auto& world = s.rollout.environment.name;
+  if (!world.empty() && s.reward.kind != "environment" && s.reward.kind != "weighted")
+    out.push_back("reward.kind: found \"" + s.reward.kind + "\" with rollout.environment.name \""
+                  + world + "\", which gives the verdict itself; set it to \"environment\"");
+  if (world.empty() && s.reward.kind == "environment")
+    out.push_back("rollout.environment.name: is missing; reward.kind \"environment\" takes its verdict");
   const auto& kl = s.algorithm.kl;
   if (kl.coefficient > 0 && kl.reference == kl_reference::none)
     out.push_back("algorithm.kl.coefficient: found " + num(kl.coefficient)
