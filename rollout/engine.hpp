@@ -1,6 +1,8 @@
 #pragma once
 
 #include "runtime/ids.hpp"
+#include "rollout/sampler.hpp"
+#include "runtime/kv_policy.hpp"
 #include "runtime/messages.hpp"
 #include "runtime/model/model_config.hpp"
 #include "runtime/model/tokenizer.hpp"
@@ -14,20 +16,22 @@
 
 namespace millrace::generation {
 
-/// What becomes of the KV cache of running sequences when the weights change.
-enum class kv_on_swap : std::uint8_t { recompute, keep };
-
 struct engine_options {
   std::int32_t max_batch = 128;      ///< sequences that run at once; the others wait
   std::int32_t max_context = 0;      ///< prompt + answer tokens; 0: the model's own limit
-  std::int64_t kv_cache_tokens = 0;  ///< 0: enough for max_batch sequences of max_context
-  std::int32_t prefill_tokens = 512; ///< prompt tokens computed per step at most
+  /// 0: enough for max_batch sequences of max_context, within 4 GiB.
+  std::int64_t kv_cache_tokens = 0;
+  std::int32_t prefill_tokens = 256; ///< prompt tokens computed per step at most
   bool share_prefixes = true;        ///< compute equal prefixes once per version
-  kv_on_swap kv = kv_on_swap::recompute;
+  kv_policy kv = kv_policy::recompute;
+  /// Precision of the weight matrices, in memory and in computing: f32, bf16 or i8 (8-bit integers
+  /// with a scale per output; activations are then quantised as they come).
+  dtype weights = dtype::f32;
   std::int32_t threads = 1;
-  /// Results bitwise independent of batching. The CPU back end always is; others must obey.
-  bool deterministic = false;
   std::vector<std::int32_t> stop_tokens; ///< any ends an answer; empty: the tokenizer's
+  /// Draws tokens in place of the built-in sampler; called from several threads. Empty: that one.
+  std::function<sampled_token(std::span<float> logits, const sampling_params&, double draw,
+                              std::span<const std::int32_t> forbidden)> draw;
   /// Seconds on the run's clock, for started_at, finished_at and pauses. Empty: a steady clock.
   std::function<double()> clock;
 };
@@ -76,8 +80,10 @@ public:
   /// Tokens still to be generated, at most, by all that is here: for routing.
   [[nodiscard]] virtual std::int64_t outstanding_tokens() const = 0;
 
-  /// Host buffers to be filled with the next version's weights: fp32, Hugging Face names and
-  /// shapes. Valid for the engine's life. What they hold after install() is unspecified.
+  /// Host buffers to be filled with the next version's weights: Hugging Face names and shapes,
+  /// matrices in the precision of `weights`, vectors in fp32. A matrix of 8-bit integers has its
+  /// scales, fp32, one per row, under its name and "_scale". Valid for the engine's life. What they
+  /// hold after install() is unspecified.
   [[nodiscard]] virtual std::vector<tensor_view> staging() = 0;
 
   /// Lays staged weights out for computing, beside the current ones, so that install() is only a

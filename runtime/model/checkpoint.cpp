@@ -6,7 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <string_view>
 #include <system_error>
 
@@ -24,14 +26,60 @@ void save_checkpoint(const std::filesystem::path& folder, const model_config& co
   write_file_atomically(folder / "config.json", to_json(config).dump(2) + "\n");
 }
 
+namespace {
+
+using views_by_name = std::map<std::string_view, const tensor_view*>;
+
+bool is_scale(std::string_view name, const views_by_name& all) {
+  constexpr std::string_view end = "_scale";
+  if (!name.ends_with(end))
+    return false;
+  const auto matrix = all.find(name.substr(0, name.size() - end.size()));
+  return matrix != all.end() && matrix->second->type == dtype::i8;
+}
+
+/// Symmetric 8-bit integers with a scale per row, as weights travel to generators.
+void read_quantised(const safetensors_folder& stored, const tensor_view& matrix,
+                    const tensor_view& scales) {
+  const auto rows = static_cast<std::size_t>(matrix.shape.at(0));
+  const auto width = static_cast<std::size_t>(matrix.elements()) / std::max<std::size_t>(rows, 1);
+  std::vector<float> whole(rows * width);
+  auto view = matrix;
+  view.type = dtype::f32;
+  view.data = reinterpret_cast<std::byte*>(whole.data());
+  stored.read(view);
+  auto* q = reinterpret_cast<std::int8_t*>(matrix.data);
+  auto* scale = reinterpret_cast<float*>(scales.data);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto* row = whole.data() + r * width;
+    float largest = 0;
+    for (std::size_t i = 0; i < width; ++i)
+      largest = std::max(largest, std::abs(row[i]));
+    scale[r] = largest > 0 ? largest / 127.0F : 1.0F;
+    const float inverse = 1.0F / scale[r];
+    for (std::size_t i = 0; i < width; ++i)
+      q[r * width + i] = static_cast<std::int8_t>(
+        std::clamp(std::nearbyint(row[i] * inverse), -127.0F, 127.0F));
+  }
+}
+
+} // namespace
+
 void load_checkpoint(const std::filesystem::path& folder,
                      const std::vector<tensor_view>& parameters) {
   const safetensors_folder stored(folder);
+  std::map<std::string_view, const tensor_view*> by_name;
+  for (const auto& p : parameters)
+    by_name[p.name] = &p;
   for (const auto& p : parameters) {
     auto view = p;
     if (p.name == "lm_head.weight" && !stored.contains(p.name))
       view.name = "model.embed_tokens.weight";
-    stored.read(view);
+    const auto scales = by_name.find(p.name + "_scale");
+    if (p.type == dtype::i8 && scales != by_name.end())
+      read_quantised(stored, view, *scales->second);
+    else if (!is_scale(p.name, by_name))
+      stored.read(view);
   }
 }
 

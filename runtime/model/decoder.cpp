@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 namespace millrace::model {
@@ -20,31 +19,50 @@ void grow(std::vector<float>& v, std::int64_t size) {
 
 } // namespace
 
-void decoder::free_memory::operator()(float* p) const { std::free(p); }
-
 decoder::decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context,
-                 int threads)
-    : config_(config), kernels_(kernels()), weights_(config, kernels_), pool_(threads),
+                 int threads, dtype weights)
+    : config_(config), kernels_(kernels()), weights_(config, kernels_, weights), pool_(threads),
       rope_(make_rope_tables(config, max_context)), max_context_(max_context),
       value_width_((config.head_dim + 15) / 16 * 16),
       head_stride_(block_tokens * (config.head_dim + value_width_)),
-      block_stride_(config.num_key_value_heads * head_stride_), layer_stride_(blocks * block_stride_) {
-  const auto bytes = static_cast<std::size_t>(config.num_hidden_layers * layer_stride_) * 4;
-  cache_.reset(static_cast<float*>(std::aligned_alloc(64, std::max<std::size_t>(bytes, 64))));
-  if (!cache_)
-    throw user_error("the KV cache needs " + std::to_string(bytes >> 20)
-                     + " MiB, which this machine does not give; set generator.kv_cache_tokens "
-                     "lower");
+      block_stride_(config.num_key_value_heads * head_stride_), layer_stride_(blocks * block_stride_),
+      cache_(static_cast<std::size_t>(config.num_hidden_layers * layer_stride_) * 4,
+             "the KV cache (generator.kv_cache_tokens)") {}
+
+void decoder::round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
+                                std::int64_t rows) {
+  const auto stride = narrow_row_bytes(w.k);
+  if (static_cast<std::int64_t>(rounded_.size()) < rows * stride)
+    rounded_.resize(static_cast<std::size_t>(rows * stride));
+  const auto round = w.type == dtype::bf16 ? kernels_.round_rows : kernels_.quantise_rows;
+  pool_.split(rows, 1 + worth_splitting / (8 * w.k),
+              [&](std::int64_t first, std::int64_t last, int) {
+                round(a + first * a_stride, a_stride, rounded_.data() + first * stride, stride,
+                      last - first, w.k);
+              });
 }
 
 void decoder::product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
                       std::int64_t c_stride, std::int64_t rows, bool add_to_c) {
-  const gemm_task task{a, a_stride, w.data, w.bias, c, c_stride, rows, w.k, w.n, add_to_c};
-  const auto per_strip = rows * w.k * strip_width;
-  pool_.split(strips_for(w.n), 1 + worth_splitting / per_strip,
-              [&](std::int64_t first, std::int64_t last, int) {
-                kernels_.gemm(task, first, last);
-              });
+  // Six strips are whole tiles of every kernel.
+  constexpr std::int64_t together = 6;
+  const auto strips = strips_for(w.n), grain = 1 + worth_splitting / (rows * w.k * 16 * together);
+  const auto over_strips = [&](const auto& gemm, const auto& task) {
+    pool_.split((strips + together - 1) / together, grain,
+                [&](std::int64_t first, std::int64_t last, int) {
+                  gemm(task, first * together, std::min(last * together, strips));
+                });
+  };
+  if (w.type == dtype::f32) {
+    over_strips(kernels_.gemm,
+                gemm_task{a, a_stride, reinterpret_cast<const float*>(w.data), w.bias, c, c_stride,
+                          rows, w.k, w.n, add_to_c});
+    return;
+  }
+  round_activations(a, a_stride, w, rows);
+  over_strips(w.type == dtype::bf16 ? kernels_.gemm_bf16 : kernels_.gemm_i8,
+              narrow_gemm_task{rounded_.data(), narrow_row_bytes(w.k), w.data, w.scales, w.bias, c,
+                               c_stride, rows, w.k, w.n, add_to_c});
 }
 
 void decoder::store_keys_and_values(std::int64_t layer, std::int64_t index) {
@@ -64,24 +82,34 @@ void decoder::store_keys_and_values(std::int64_t layer, std::int64_t index) {
   }
 }
 
-void decoder::attend(std::int64_t layer, std::int64_t rows) {
+void decoder::rotate_and_store(std::int64_t layer, std::int64_t rows) {
   const auto& w = weights_.current().layers[static_cast<std::size_t>(layer)];
   const auto heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const auto dim = config_.head_dim, width = config_.query_size() + 2 * config_.key_value_size();
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const auto position = rows_[static_cast<std::size_t>(i)].position;
-    auto* q = qkv_.data() + i * width;
-    if (w.q_norm) {
-      kernels_.rms_norm(q, dim, w.q_norm, q, dim, heads, dim, eps);
-      kernels_.rms_norm(q + heads * dim, dim, w.k_norm, q + heads * dim, dim, kv_heads, dim, eps);
+  pool_.split(rows, 1 + worth_splitting / (8 * width),
+              [&](std::int64_t first, std::int64_t last, int) {
+    for (auto i = first; i < last; ++i) {
+      const auto position = rows_[static_cast<std::size_t>(i)].position;
+      auto *q = qkv_.data() + i * width, *k = q + heads * dim;
+      if (w.q_norm) {
+        kernels_.rms_norm(q, dim, w.q_norm, q, dim, heads, dim, eps);
+        kernels_.rms_norm(k, dim, w.k_norm, k, dim, kv_heads, dim, eps);
+      }
+      kernels_.rope(q, heads + kv_heads, dim, rope_.cos.data() + position * (dim / 2),
+                    rope_.sin.data() + position * (dim / 2));
+      store_keys_and_values(layer, i);
     }
-    kernels_.rope(q, heads + kv_heads, dim, rope_.cos.data() + position * (dim / 2),
-                  rope_.sin.data() + position * (dim / 2));
-    store_keys_and_values(layer, i);
-    longest = std::max<std::int64_t>(longest, position + 1);
-  }
+  });
+}
+
+void decoder::attend(std::int64_t layer, std::int64_t rows) {
+  const auto heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
+  const auto dim = config_.head_dim, width = config_.query_size() + 2 * config_.key_value_size();
+  rotate_and_store(layer, rows);
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < rows; ++i)
+    longest = std::max<std::int64_t>(longest, rows_[static_cast<std::size_t>(i)].position + 1);
   const auto group = heads / kv_heads;
   const auto scratch = group * ((longest + 15) / 16 * 16);
   grow(scratch_, scratch * pool_.threads());
@@ -101,15 +129,23 @@ void decoder::attend(std::int64_t layer, std::int64_t rows) {
   });
 }
 
+void decoder::normalise(const float* weight, std::int64_t rows) {
+  const auto d = config_.hidden_size;
+  pool_.split(rows, 1 + worth_splitting / (8 * d),
+              [&](std::int64_t first, std::int64_t last, int) {
+                kernels_.rms_norm(hidden_.data() + first * d, d, weight, normed_.data() + first * d,
+                                  d, last - first, d, static_cast<float>(config_.rms_norm_eps));
+              });
+}
+
 void decoder::layer(std::int64_t index, std::int64_t rows) {
   const auto& w = weights_.current().layers[static_cast<std::size_t>(index)];
   const auto d = config_.hidden_size, ff = config_.intermediate_size, q = config_.query_size();
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  kernels_.rms_norm(hidden_.data(), d, w.input_norm, normed_.data(), d, rows, d, eps);
+  normalise(w.input_norm, rows);
   product(normed_.data(), d, w.qkv, qkv_.data(), w.qkv.n, rows, false);
   attend(index, rows);
   product(mixed_.data(), q, w.output, hidden_.data(), d, rows, true);
-  kernels_.rms_norm(hidden_.data(), d, w.post_norm, normed_.data(), d, rows, d, eps);
+  normalise(w.post_norm, rows);
   product(normed_.data(), d, w.gate_up, gate_up_.data(), 2 * ff, rows, false);
   pool_.split(rows, 1 + worth_splitting / (16 * ff),
               [&](std::int64_t first, std::int64_t last, int) {
@@ -117,6 +153,16 @@ void decoder::layer(std::int64_t index, std::int64_t rows) {
                                 activated_.data() + first * ff, ff, last - first, ff);
               });
   product(activated_.data(), ff, w.down, hidden_.data(), d, rows, true);
+}
+
+void decoder::embed(std::int64_t rows) {
+  const auto d = config_.hidden_size;
+  pool_.split(rows, 1 + worth_splitting / (16 * d),
+              [&](std::int64_t first, std::int64_t last, int) {
+                for (auto i = first; i < last; ++i)
+                  weights_.current().embedding.unpack(rows_[static_cast<std::size_t>(i)].token,
+                                                      hidden_.data() + i * d);
+              });
 }
 
 void decoder::forward(std::span<const token_run> runs) {
@@ -143,10 +189,7 @@ void decoder::forward(std::span<const token_run> runs) {
   grow(gate_up_, rows * 2 * ff);
   grow(activated_, rows * ff);
   const auto& w = weights_.current();
-  for (std::int64_t i = 0; i < rows; ++i)
-    std::memcpy(hidden_.data() + i * d,
-                w.embedding + rows_[static_cast<std::size_t>(i)].token * d,
-                static_cast<std::size_t>(d) * sizeof(float));
+  embed(rows);
   for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i)
     layer(i, rows);
   const auto wanted = static_cast<std::int64_t>(wanted_.size());

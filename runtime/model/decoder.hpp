@@ -4,11 +4,12 @@
 #include "runtime/model/kv_cache.hpp"
 #include "runtime/model/model_config.hpp"
 #include "runtime/model/packed_weights.hpp"
+#include "runtime/model/page_memory.hpp"
 #include "runtime/model/worker_pool.hpp"
 #include "runtime/tensor_view.hpp"
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,14 +24,17 @@ struct token_run {
   bool wants_logits = false;            ///< of the last token
 };
 
-/// The transformer as a generator needs it: token by token over a block-wise KV cache, on CPU in
-/// fp32, with two sets of weights. Every number is bitwise independent of what is computed beside
-/// it (kernels.hpp). Torch-free. Not for use by two threads at once, except prepare().
+/// The transformer as a generator needs it: token by token over a block-wise KV cache, on CPU, with
+/// two sets of weights. Matrix products are computed in the weights' precision (fp32, bf16 or 8-bit
+/// integers); norms, attention, the cache and logits are fp32. Every number is bitwise independent
+/// of what is computed beside it (kernels.hpp). Torch-free. Not for use by two threads at once,
+/// except prepare().
 class decoder {
 public:
   /// A cache of `blocks` blocks; memory is touched only as it is used. Positions up to
   /// `max_context`. Throws user_error when memory cannot be had.
-  decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context, int threads);
+  decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context, int threads,
+          dtype weights = dtype::f32);
 
   /// Computes all runs together, writing their keys and values into the cache; runs of one batch
   /// must not depend on each other. Needs swap() once before.
@@ -45,7 +49,7 @@ public:
   /// Copies what block `from` holds (all layers) into `to`.
   void copy_block(std::int32_t from, std::int32_t to);
 
-  /// Buffers for the next weights: Hugging Face names, fp32.
+  /// Buffers for the next weights: see packed_weights::staging().
   [[nodiscard]] std::vector<tensor_view> staging() const { return weights_.staging(); }
   /// Lays the staged weights out for computing. May run beside forward().
   void prepare() { weights_.prepare(); }
@@ -54,23 +58,27 @@ public:
 
   [[nodiscard]] const model_config& config() const { return config_; }
   [[nodiscard]] std::int64_t weight_bytes() const { return weights_.bytes(); }
+  /// The threads, for the caller's own loops between forward()s.
+  [[nodiscard]] worker_pool& threads() { return pool_; }
 
 private:
   void layer(std::int64_t index, std::int64_t rows);
+  void embed(std::int64_t rows);
+  void normalise(const float* weight, std::int64_t rows);
   void product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
                std::int64_t c_stride, std::int64_t rows, bool add_to_c);
+  void round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
+                         std::int64_t rows);
+  void rotate_and_store(std::int64_t layer, std::int64_t rows);
   void attend(std::int64_t layer, std::int64_t rows);
   void store_keys_and_values(std::int64_t layer, std::int64_t row);
   [[nodiscard]] float* block_at(std::int64_t layer, std::int32_t block) const {
-    return cache_.get() + layer * layer_stride_ + block * block_stride_;
+    return reinterpret_cast<float*>(cache_.data()) + layer * layer_stride_ + block * block_stride_;
   }
 
   struct row {
     const std::int32_t* blocks;
     std::int32_t token, position;
-  };
-  struct free_memory {
-    void operator()(float* p) const;
   };
 
   model_config config_;
@@ -80,9 +88,10 @@ private:
   rope_tables rope_;
   std::int32_t max_context_;
   std::int64_t value_width_, head_stride_, block_stride_, layer_stride_;
-  std::unique_ptr<float, free_memory> cache_;
+  page_memory cache_;
   std::vector<row> rows_;
   std::vector<std::int64_t> wanted_; ///< rows whose logits are wanted
+  std::vector<std::byte> rounded_; ///< activations in the weights' precision
   std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, activated_, logits_, scratch_;
 };
 

@@ -9,14 +9,18 @@ extern const kernel_table kernels_generic;
 #if defined(__x86_64__)
 extern const kernel_table kernels_avx2;
 extern const kernel_table kernels_avx512;
+extern const kernel_table kernels_avx512_vnni;
 #endif
 
 const kernel_table* kernels_named(const char* name) {
   const std::string_view wanted = name;
 #if defined(__x86_64__)
-  if (wanted == "avx512" && __builtin_cpu_supports("avx512f")
-      && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")
-      && __builtin_cpu_supports("avx512vl"))
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+                      && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (wanted == "avx512_vnni" && avx512 && __builtin_cpu_supports("avx512vnni")
+      && __builtin_cpu_supports("avx512bf16"))
+    return &kernels_avx512_vnni;
+  if (wanted == "avx512" && avx512)
     return &kernels_avx512;
   if (wanted == "avx2" && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     return &kernels_avx2;
@@ -30,7 +34,7 @@ const kernel_table& kernels() {
     if (const char* forced = std::getenv("MILLRACE_KERNELS"))
       if (const auto* table = kernels_named(forced))
         return *table;
-    for (const char* name : {"avx512", "avx2"})
+    for (const char* name : {"avx512_vnni", "avx512", "avx2"})
       if (const auto* table = kernels_named(name))
         return *table;
     return kernels_generic;

@@ -7,6 +7,7 @@
 // the keys in ascending order. So a token's log-prob is bitwise the same in a batch of 1 or 100, in
 // prefill or decode, after a preemption or without one.
 
+#include <cstddef>
 #include <cstdint>
 
 namespace millrace::model {
@@ -35,6 +36,31 @@ struct gemm_task {
   std::int64_t strip_stride = 0; ///< floats from a strip to the next; 0: 16·k
 };
 
+/// Along k: how many 8-bit activations share a scale.
+inline constexpr std::int64_t i8_group = 64;
+
+/// The same with weights of 16 or 8 bits, computed in that precision: activations are rounded too
+/// (round_rows, quantise_rows), sums are fp32 or exact integers.
+///
+/// bf16: [strips][k/2][16][2]. 8 bits: [strips][k/4][16][4] as q + 128, with k filled up to a multiple
+/// of 64, and a scale per output; the activations of a row have one for each 64.
+struct narrow_gemm_task {
+  const std::byte* a = nullptr;
+  std::int64_t a_stride = 0; ///< bytes
+  const std::byte* packed = nullptr;
+  const float* scales = nullptr; ///< [16·strips]; null for bf16
+  const float* bias = nullptr;   ///< [n], or null
+  float* c = nullptr;
+  std::int64_t c_stride = 0;
+  std::int64_t rows = 0, k = 0, n = 0;
+  bool add_to_c = false;
+};
+
+/// Bytes that a row of rounded activations takes at most, for bf16 and for 8 bits.
+constexpr std::int64_t narrow_row_bytes(std::int64_t k) {
+  return (k + i8_group - 1) / i8_group * (i8_group * 4 + 8);
+}
+
 /// Attention of one token's query heads that share a key head over the token's own past.
 struct attention_task {
   const float* q = nullptr;  ///< [heads, head_dim], rotated
@@ -60,6 +86,21 @@ struct kernel_table {
   /// Packs Wᵀ, given as [k, n] row-major.
   void (*pack_columns)(const float* w, std::int64_t w_stride, float* packed, std::int64_t n,
                        std::int64_t k);
+  /// Strips [first, last) of a product in bf16.
+  void (*gemm_bf16)(const narrow_gemm_task& task, std::int64_t first, std::int64_t last);
+  /// Likewise of 8-bit integers.
+  void (*gemm_i8)(const narrow_gemm_task& task, std::int64_t first, std::int64_t last);
+  /// Rows of activations as gemm_bf16 wants them; strides in floats and in bytes.
+  void (*round_rows)(const float* x, std::int64_t x_stride, std::byte* out, std::int64_t out_stride,
+                     std::int64_t rows, std::int64_t k);
+  /// As gemm_i8 does.
+  void (*quantise_rows)(const float* x, std::int64_t x_stride, std::byte* out,
+                        std::int64_t out_stride, std::int64_t rows, std::int64_t k);
+  /// Packs rows [16·first, 16·last) of n rows of `row_bytes` bytes, filled up with zeros to
+  /// `lanes` 32-bit lanes, each exclusive-or'ed with `flip`.
+  void (*pack_lanes)(const std::byte* w, std::int64_t row_bytes, std::byte* packed, std::int64_t n,
+                     std::int64_t lanes, std::uint32_t flip, std::int64_t first,
+                     std::int64_t last);
   /// y[rows, d] = x / √(mean x² + eps) · weight. y may be x.
   void (*rms_norm)(const float* x, std::int64_t x_stride, const float* weight, float* y,
                    std::int64_t y_stride, std::int64_t rows, std::int64_t d, float eps);
@@ -93,7 +134,7 @@ struct kernel_table {
                        float scale);
 };
 
-/// The best table that this machine can run: avx512, avx2 or generic.
+/// The best table that this machine can run: avx512_vnni (with bf16), avx512, avx2 or generic.
 const kernel_table& kernels();
 
 /// A certain one, for tests; null when this machine or build lacks it.

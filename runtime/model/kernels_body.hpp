@@ -5,6 +5,7 @@
 
 #include "runtime/model/kernels_attention.hpp"
 #include "runtime/model/kernels_gemm.hpp"
+#include "runtime/model/kernels_narrow.hpp"
 #include "runtime/model/kernels_rows.hpp"
 #include "runtime/model/kernels_sampling.hpp"
 
@@ -16,6 +17,11 @@ const kernel_table MILLRACE_KERNELS{
   .gemm = gemm,
   .pack = pack,
   .pack_columns = pack_columns,
+  .gemm_bf16 = narrow_gemm<bf16_product>,
+  .gemm_i8 = narrow_gemm<i8_product>,
+  .round_rows = round_rows,
+  .quantise_rows = quantise_rows,
+  .pack_lanes = pack_lanes,
   .rms_norm = rms_norm,
   .rms_norm_backward = rms_norm_backward,
   .rope = rope,

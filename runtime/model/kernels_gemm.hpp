@@ -7,6 +7,31 @@
 namespace millrace::model {
 namespace {
 
+/// Adds the bias, and what is there where that is wanted, and stores. T: a task of either kind.
+template <int ROWS, int STRIPS, class T>
+MILLRACE_INLINE void finish_tile(const T& t, int64_t row, int64_t strip,
+                                 const vec (&sum)[ROWS][STRIPS]) {
+#pragma GCC unroll 4
+  for (int s = 0; s < STRIPS; ++s) {
+    const int64_t column = (strip + s) * strip_width;
+    const int64_t left = t.n - column;
+    const bool whole = left >= strip_width;
+    const vec bias = !t.bias ? vec{} : whole ? load(t.bias + column)
+                                             : load_first(t.bias + column, left, 0);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      float* c = t.c + (row + r) * t.c_stride + column;
+      vec y = sum[r][s] + bias;
+      if (t.add_to_c)
+        y = y + (whole ? load(c) : load_first(c, left, 0));
+      if (whole)
+        store(c, y);
+      else
+        store_first(c, left, y);
+    }
+  }
+}
+
 /// ROWS rows by STRIPS strips, all of k, in registers.
 template <int ROWS, int STRIPS>
 void gemm_tile(const gemm_task& t, int64_t row, int64_t strip) {
@@ -32,25 +57,7 @@ void gemm_tile(const gemm_task& t, int64_t row, int64_t strip) {
         sum[r][s] = fma(x, w[s], sum[r][s]);
     }
   }
-#pragma GCC unroll 4
-  for (int s = 0; s < STRIPS; ++s) {
-    const int64_t column = (strip + s) * strip_width;
-    const int64_t left = t.n - column;
-    const bool whole = left >= strip_width;
-    const vec bias = !t.bias ? vec{} : whole ? load(t.bias + column)
-                                             : load_first(t.bias + column, left, 0);
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-      float* c = t.c + (row + r) * t.c_stride + column;
-      vec y = sum[r][s] + bias;
-      if (t.add_to_c)
-        y = y + (whole ? load(c) : load_first(c, left, 0));
-      if (whole)
-        store(c, y);
-      else
-        store_first(c, left, y);
-    }
-  }
+  finish_tile<ROWS, STRIPS>(t, row, strip, sum);
 }
 
 #if defined(__AVX512F__)
@@ -99,13 +106,17 @@ void gemm(const gemm_task& t, int64_t first, int64_t last) {
 
 void pack(const float* w, int64_t w_stride, float* packed, int64_t n, int64_t k, int64_t first,
           int64_t last) {
-  for (int64_t strip = first; strip < last; ++strip)
-    for (int64_t j = 0; j < strip_width; ++j) {
-      const int64_t row = strip * strip_width + j;
-      float* to = packed + strip * k * strip_width + j;
-      for (int64_t i = 0; i < k; ++i)
-        to[i * strip_width] = row < n ? w[row * w_stride + i] : 0.0F;
-    }
+  constexpr int64_t together = 64; // a block of 16 rows by these stays in the first cache
+  for (int64_t strip = first; strip < last; ++strip) {
+    float* to = packed + strip * k * strip_width;
+    for (int64_t from = 0; from < k; from += together)
+      for (int64_t j = 0; j < strip_width; ++j) {
+        const int64_t row = strip * strip_width + j;
+        const int64_t end = from + together < k ? from + together : k;
+        for (int64_t i = from; i < end; ++i)
+          to[i * strip_width + j] = row < n ? w[row * w_stride + i] : 0.0F;
+      }
+  }
 }
 
 void pack_columns(const float* w, int64_t w_stride, float* packed, int64_t n, int64_t k) {

@@ -29,19 +29,28 @@ worker_pool::~worker_pool() {
 }
 
 void worker_pool::run() {
-  busy_ = static_cast<std::int32_t>(workers_.size());
-  ++turn_;
+  const auto turn = turn_.load() + 1;
+  gate_ = std::uint64_t{turn} << 32;
+  turn_ = turn;
   turn_.notify_all();
   job_(0);
-  for (int i = 0;; ++i) {
-    const auto left = busy_.load();
-    if (left == 0)
-      return;
+  // Nothing is left to be taken. Who has not come by now need not.
+  auto state = gate_.fetch_or(closed) | closed;
+  for (int i = 0; state != (std::uint64_t{turn} << 32 | closed); ++i, state = gate_.load()) {
     if (i < spins)
       relax();
     else
-      busy_.wait(left);
+      gate_.wait(state);
   }
+}
+
+/// Joins the loop numbered `turn`, unless it is closed or over.
+bool worker_pool::enter(std::uint32_t turn) {
+  auto state = gate_.load();
+  while (state >> 32 == turn && !(state & closed))
+    if (gate_.compare_exchange_weak(state, state + 1))
+      return true;
+  return false;
 }
 
 void worker_pool::work(int thread) {
@@ -53,12 +62,14 @@ void worker_pool::work(int thread) {
       else
         turn_.wait(seen);
     }
-    ++seen; // a turn begins only when all have finished the one before
+    seen = turn_.load();
     if (stop_)
       return;
+    if (!enter(seen))
+      continue;
     job_(thread);
-    if (--busy_ == 0)
-      busy_.notify_one();
+    if (--gate_ == (std::uint64_t{seen} << 32 | closed))
+      gate_.notify_one();
   }
 }
 

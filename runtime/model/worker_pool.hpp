@@ -11,7 +11,7 @@ namespace millrace::model {
 
 /// Threads that split loops between them. Belongs to one caller thread, which takes part. Idle
 /// workers spin for some microseconds, as the next loop follows at once while a model is computed,
-/// then sleep.
+/// then sleep. A worker that the system does not let run is not waited for: the others do its part.
 class worker_pool {
 public:
   /// `threads` counts the caller: 1 makes none.
@@ -22,31 +22,39 @@ public:
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls body(first, last, thread) for contiguous parts of [0, n), at least `grain` long, and
-  /// returns when all are done. `body` must not throw.
+  /// Calls body(first, last, thread) for contiguous parts of [0, n), at least `grain` long (the last
+  /// may be shorter), and returns when all are done. Each thread takes part after part, as long as
+  /// there are any. `body` must not throw.
   template <class Body>
   void split(std::int64_t n, std::int64_t grain, Body&& body) {
-    const auto parts = std::min<std::int64_t>(threads(), grain > 0 ? (n + grain - 1) / grain : n);
-    if (parts <= 1) {
+    const std::int64_t most = 4 * std::int64_t{threads()};
+    const auto length = std::max({grain, (n + most - 1) / most, std::int64_t{1}});
+    if (threads() == 1 || n <= length) {
       if (n > 0)
         body(std::int64_t{0}, n, 0);
       return;
     }
-    job_ = [&body, n, parts](int thread) {
-      if (thread < parts)
-        body(n * thread / parts, n * (thread + 1) / parts, thread);
+    next_ = 0;
+    job_ = [this, &body, n, length](int thread) {
+      for (auto first = next_.fetch_add(length); first < n; first = next_.fetch_add(length))
+        body(first, std::min(first + length, n), thread);
     };
     run();
   }
 
 private:
+  static constexpr std::uint64_t closed = std::uint64_t{1} << 31;
+
   void run();
+  bool enter(std::uint32_t turn);
   void work(int thread);
 
   std::vector<std::thread> workers_;
   std::function<void(int)> job_;
-  std::atomic<std::uint32_t> turn_{0};
-  std::atomic<std::int32_t> busy_{0};
+  std::atomic<std::int64_t> next_{0}; ///< of a split: where the part not taken yet begins
+  std::atomic<std::uint32_t> turn_{0}; ///< the number of the newest loop
+  /// Its number again, whether it is closed to those who come late, and how many are at work in it.
+  std::atomic<std::uint64_t> gate_{closed};
   std::atomic<bool> stop_{false};
 };
 

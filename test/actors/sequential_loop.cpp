@@ -21,7 +21,6 @@ void sequential_loop(settings s, const std::filesystem::path& folder) {
   tokenized_feed feed(source, tokens,
                       policy->config().max_position_embeddings - s.sampling.max_tokens);
   generation::engine_options o;
-  o.deterministic = true;
   o.max_batch = s.generator.max_batch;
   auto engine = generation::make_engine(o, policy->config(), tokens);
   std::int64_t next_group = 0;

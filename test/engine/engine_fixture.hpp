@@ -2,8 +2,11 @@
 
 #include "rollout/engine.hpp"
 #include "runtime/model/checkpoint.hpp"
+#include "runtime/model/safetensors.hpp"
 #include "runtime/random.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,19 +32,55 @@ inline model::model_config engine_config(const std::string& type = "llama") {
   return c;
 }
 
+/// Random weights of a seed into an engine's staging buffers, in its precision.
+inline void fill(const std::vector<tensor_view>& staging, const model::model_config& config,
+                 std::uint64_t seed) {
+  std::vector<std::vector<float>> memory;
+  std::vector<tensor_view> whole;
+  for (const auto& p : model::parameter_shapes(config)) {
+    tensor_view v{p.name, dtype::f32, p.shape, nullptr};
+    memory.emplace_back(static_cast<std::size_t>(v.elements()));
+    v.data = reinterpret_cast<std::byte*>(memory.back().data());
+    whole.push_back(v);
+  }
+  model::initialise(config, whole, seed);
+  std::map<std::string, const tensor_view*> by_name;
+  for (const auto& v : staging)
+    by_name[v.name] = &v;
+  for (const auto& from : whole) {
+    const auto& to = *by_name.at(from.name);
+    if (to.type != dtype::i8) {
+      model::convert_elements(from.data, dtype::f32, to.data, to.type, from.elements());
+      continue;
+    }
+    const auto* x = reinterpret_cast<const float*>(from.data);
+    auto* scales = reinterpret_cast<float*>(by_name.at(from.name + "_scale")->data);
+    const auto width = from.shape[1];
+    for (std::int64_t r = 0; r < from.shape[0]; ++r) {
+      float largest = 0;
+      for (std::int64_t i = 0; i < width; ++i)
+        largest = std::max(largest, std::abs(x[r * width + i]));
+      scales[r] = largest / 127;
+      for (std::int64_t i = 0; i < width; ++i)
+        reinterpret_cast<std::int8_t*>(to.data)[r * width + i]
+          = static_cast<std::int8_t>(std::nearbyint(x[r * width + i] / scales[r]));
+    }
+  }
+}
+
 /// An engine whose version v has the weights of seed v.
 inline std::unique_ptr<generation::engine>
 engine_at(std::int32_t v, const generation::engine_options& options,
           const model::model_config& config = engine_config()) {
   auto e = generation::make_engine(options, config, nullptr);
-  model::initialise(config, e->staging(), static_cast<std::uint64_t>(v));
+  fill(e->staging(), config, static_cast<std::uint64_t>(v));
   e->install({v});
   return e;
 }
 
 inline swap_report update_to(generation::engine& e, std::int32_t v,
                              const model::model_config& config = engine_config()) {
-  model::initialise(config, e.staging(), static_cast<std::uint64_t>(v));
+  fill(e.staging(), config, static_cast<std::uint64_t>(v));
   return e.install({v});
 }
 

@@ -76,7 +76,7 @@ TEST_CASE("recomputing under the same weights changes nothing") {
     undisturbed->submit(t);
   results expected;
   run_out(*undisturbed, expected);
-  for (const auto kv : {kv_on_swap::recompute, kv_on_swap::keep})
+  for (const auto kv : {kv_policy::recompute, kv_policy::keep})
     for (const bool share : {true, false}) {
       auto options = plain;
       options.kv = kv;
@@ -90,7 +90,7 @@ TEST_CASE("recomputing under the same weights changes nothing") {
         for (auto& r : e->step())
           got.emplace(r.id, std::move(r));
         if (step % 3 == 0) {
-          model::initialise(engine_config(), e->staging(), 0);
+          fill(e->staging(), engine_config(), 0);
           e->install(e->current().next());
         }
       }
@@ -119,7 +119,7 @@ TEST_CASE("interrupted answers do not depend on batching either") {
 }
 
 TEST_CASE("the report of a swap counts what was done") {
-  for (const auto kv : {kv_on_swap::recompute, kv_on_swap::keep}) {
+  for (const auto kv : {kv_policy::recompute, kv_policy::keep}) {
     auto options = plain;
     options.kv = kv;
     double now = 100;
@@ -140,12 +140,12 @@ TEST_CASE("the report of a swap counts what was done") {
     REQUIRE(r.pause_s > 0);
     REQUIRE(r.prefill_s <= r.pause_s);
     // 34 tokens are cached for each: two shared blocks of 16 and two tokens of one's own.
-    REQUIRE(r.reprefilled_tokens == (kv == kv_on_swap::recompute ? 32 + 4 * 2 : 0));
+    REQUIRE(r.reprefilled_tokens == (kv == kv_policy::recompute ? 32 + 4 * 2 : 0));
   }
 }
 
 TEST_CASE("prefixes of an older version are not reused") {
-  for (const auto kv : {kv_on_swap::recompute, kv_on_swap::keep}) {
+  for (const auto kv : {kv_policy::recompute, kv_policy::keep}) {
     auto options = plain;
     options.kv = kv;
     auto e = engine_at(0, options);
@@ -171,7 +171,7 @@ TEST_CASE("weights are prepared beside decoding") {
   results got;
   for (std::int32_t v = 1; e->running() + e->waiting() > 0; ++v) {
     std::thread receiver([&] {
-      model::initialise(config, e->staging(), static_cast<std::uint64_t>(v));
+      fill(e->staging(), config, static_cast<std::uint64_t>(v));
       e->prepare();
     });
     for (auto& r : e->step())

@@ -23,7 +23,7 @@ std::vector<float> numbers(random_stream& draws, std::int64_t n) {
 
 std::vector<const kernel_table*> tables() {
   std::vector<const kernel_table*> all;
-  for (const char* name : {"generic", "avx2", "avx512"})
+  for (const char* name : {"generic", "avx2", "avx512", "avx512_vnni"})
     if (const auto* t = kernels_named(name))
       all.push_back(t);
   return all;

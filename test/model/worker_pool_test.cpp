@@ -1,0 +1,49 @@
+#include "runtime/model/worker_pool.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+using namespace millrace::model;
+
+TEST_CASE("every index of a loop is done once, by whatever threads come") {
+  for (const int threads : {1, 2, 3, 7}) {
+    worker_pool pool(threads);
+    for (const std::int64_t n : {0, 1, 2, 5, 64, 1000})
+      for (const std::int64_t grain : {1, 3, 100})
+        for (int round = 0; round < 30; ++round) {
+          std::vector<std::atomic<int>> done(static_cast<std::size_t>(n));
+          std::atomic<bool> inside = true;
+          pool.split(n, grain, [&](std::int64_t first, std::int64_t last, int thread) {
+            if (first < 0 || last > n || first >= last || thread < 0 || thread >= threads)
+              inside = false;
+            for (auto i = first; i < last; ++i)
+              ++done[static_cast<std::size_t>(i)];
+          });
+          REQUIRE(inside);
+          for (const auto& d : done)
+            REQUIRE(d == 1);
+        }
+  }
+}
+
+TEST_CASE("loops that follow each other at once do not mix") {
+  worker_pool pool(4);
+  std::vector<std::int64_t> data(512, 0);
+  for (std::int64_t round = 1; round <= 3000; ++round) {
+    if (round % 500 == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2)); // the workers fall asleep
+    // A worker still at the loop before would be seen: each element must hold the last round.
+    std::atomic<bool> in_order = true;
+    pool.split(512, 1, [&](std::int64_t first, std::int64_t last, int) {
+      for (auto i = first; i < last; ++i) {
+        auto& x = data[static_cast<std::size_t>(i)];
+        in_order = in_order && x == round - 1;
+        x = round;
+      }
+    });
+    REQUIRE(in_order);
+  }
+}
