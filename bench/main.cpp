@@ -1,4 +1,4 @@
-// millrace-bench NAME [--json FILE] [--quick] [--list]
+// millrace-bench NAME [--json FILE] [--quick] [--model FOLDER] [--list]
 
 #include "bench/benchmarks.hpp"
 
@@ -63,6 +63,8 @@ int run(int argc, char** argv) {
     std::string arg = argv[i];
     if (arg == "--json" && i + 1 < argc)
       json_file = argv[++i];
+    else if (arg == "--model" && i + 1 < argc)
+      how.model = argv[++i];
     else if (arg == "--quick")
       how.quick = true;
     else if (arg == "--list" || arg == "--help")
