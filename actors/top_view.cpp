@@ -259,7 +259,7 @@ private:
       auto state = a.waits_for.empty() ? a.state : "→ " + a.waits_for;
       auto late = a.silent > 3 && !(a.waits_for.empty() && a.since >= a.silent - 2);
       auto about_it = late ? amber("no sign for " + short_duration(a.silent)) : dim(about(a));
-      line(padded(name_of(a, many), width + 1) + padded(state, 16) + " "
+      line(padded(cut(name_of(a, many), width), width + 1) + padded(state, 16) + " "
            + padded(short_duration(a.since), 8) + padded(std::to_string(a.mailbox), 5) + about_it);
     }
   }

@@ -93,7 +93,7 @@ TEST_CASE("run: everything is visible while it runs, every metric with a value f
          &stream_version, &tokens_generated, &generator_busy, &generator_version, &kv_cache_capacity,
          &answers, &swap_bytes, &answers_scored, &replay_capacity, &replay_inserted,
          &replay_handed_out, &steps_trained, &rollouts_trained, &tokens_trained, &trainer_busy,
-         &trained_rate, &generated_rate, &learning_rate, &batch_length, &grad_norm, &entropy,
+         &trained_rate, &generated_rate, &learning_rate, &batch_length, &entropy,
          &effective_sample_size, &staleness_bound, &versions_published, &pulls, &evaluations,
          &resident_memory, &cpu_time, &uptime, &threads, &publish_bytes}) {
     INFO(m->info().name);
