@@ -123,6 +123,8 @@ bool version_ring::move_down(slot& s) {
     usage_.peak_memory_bytes = std::max(usage_.peak_memory_bytes, usage_.memory_bytes);
     return true;
   }
+  if (s.where == place::disk) // there is no slower place
+    return false;
   if (!usage_.disk_problem.empty() || !make_room(place::disk, s.bytes))
     return false;
   try {

@@ -7,7 +7,7 @@
 #include "trainer/step_batch.hpp"
 #include "trainer/train_step.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 
 #include <catch2/catch.hpp>
 

@@ -8,8 +8,9 @@
 #include "trainer/train_step.hpp"
 #include "trainer/version_ring.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
 
 #include <catch2/catch.hpp>
 

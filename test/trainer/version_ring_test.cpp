@@ -3,7 +3,9 @@
 #include "runtime/random.hpp"
 #include "test/trainer/scratch_folder.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <catch2/catch.hpp>
 
