@@ -38,8 +38,19 @@ const actor_snapshot* target(std::span<const actor_snapshot> actors, const std::
   return best;
 }
 
-wait_edge edge_of(const actor_snapshot& a) {
-  return {a.name, a.state, a.waits_for, a.reason, a.since, a.silent};
+/// With its node where it could be taken for another.
+std::string full_name(const actor_snapshot& a, bool many_nodes) {
+  return many_nodes && !a.name.starts_with(a.node + "/") ? a.node + "/" + a.name : a.name;
+}
+
+wait_edge edge_of(const actor_snapshot& a, bool many_nodes) {
+  return {full_name(a, many_nodes), a.state, a.waits_for, a.reason, a.since, a.silent};
+}
+
+/// Every actor is asked for a sign of life each second; it may be late while it works at something,
+/// not while it waits.
+bool mute(const actor_snapshot& a) {
+  return a.silent > 5 && !(a.waits_for.empty() && a.since >= a.silent - 2);
 }
 
 std::string rollouts_of(const actor_snapshot& controller) {
@@ -62,18 +73,26 @@ std::string rollouts_of(const actor_snapshot& controller) {
 
 stall_report wait_graph(std::span<const actor_snapshot> actors) {
   stall_report out;
-  std::set<std::string> told;
+  std::set<const actor_snapshot*> told;
+  const bool many = std::any_of(actors.begin(), actors.end(), [&](const actor_snapshot& a) {
+    return a.node != actors.front().node;
+  });
   const auto* at = first_of(actors, "trainer");
   if (at != nullptr)
     out.steps = static_cast<std::int64_t>(total(actors, metrics::steps_trained));
   else
     out.root = "there is no trainer";
   while (at != nullptr) {
-    if (!told.insert(at->name).second) {
+    if (!told.insert(at).second) {
       out.root = "a circle: " + at->name + " waits for itself in the end";
       break;
     }
-    out.waits.push_back(edge_of(*at));
+    out.waits.push_back(edge_of(*at, many));
+    if (mute(*at)) {
+      out.root = full_name(*at, many) + " gives no sign of life for " + seconds(at->silent)
+                 + "; its process hangs, or is out of reach";
+      break;
+    }
     if (at->waits_for.empty()) {
       out.root = at->name + " is " + at->state + " for " + seconds(at->since);
       if (at->silent > 5 && at->since > 5)
@@ -85,9 +104,11 @@ stall_report wait_graph(std::span<const actor_snapshot> actors) {
       out.root = "no actor answers to \"" + at->waits_for + "\"";
     at = next;
   }
-  for (const auto& a : actors)
-    if (a.kind != "process" && !told.contains(a.name))
-      out.waits.push_back(edge_of(a));
+  for (const auto& a : actors) {
+    const bool lost = a.kind == "process" && a.state == "no answer";
+    if (lost || (a.kind != "process" && !told.contains(&a) && (!a.waits_for.empty() || mute(a))))
+      out.waits.push_back(edge_of(a, many));
+  }
   if (const auto* controller = first_of(actors, "controller"))
     out.rollouts = rollouts_of(*controller);
   return out;

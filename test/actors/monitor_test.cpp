@@ -147,6 +147,7 @@ TEST_CASE("monitor: a stall is at /healthz and /introspect, and ends") {
   http_socket c{run.port()};
   CHECK(soon([&] { return nlohmann::json::parse(c.get("/series").body)["t"].size() > 0; }));
   run.now = 1006;
+  trainer->beat(0, 1006);
   CHECK(soon([&] { return c.get("/healthz").status == 503; }));
   auto text = c.get("/healthz").body;
   CHECK(text.find("trainer  waits 6.0 s for replay: a batch for the step from v0") != std::string::npos);

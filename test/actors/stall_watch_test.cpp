@@ -77,6 +77,28 @@ TEST_CASE("wait graph: someone who is missing, a circle, and no trainer are name
   CHECK(wait_graph({}).root == "there is no trainer");
 }
 
+TEST_CASE("wait graph: a node that is stopped is found, though its last word was that it waits") {
+  auto actors = hung();
+  for (auto& a : actors)
+    a.node = "head";
+  for (auto& a : actors)
+    if (a.kind == "generator") {
+      a.node = "gen0";
+      a.state = "waiting";
+      a.waits_for = "controller";
+      a.silent = 19;
+    }
+  auto lost = actor("process", "process", "no answer", {}, {}, 19);
+  lost.node = "gen0";
+  actors.push_back(lost);
+  auto report = wait_graph(actors);
+  INFO(report.text());
+  CHECK(report.root
+        == "gen0/generator-1 gives no sign of life for 19 s; its process hangs, or is out of reach");
+  CHECK(report.text().find("gen0/process      no answer for 19 s") != std::string::npos);
+  CHECK(report.text().find("head/trainer") != std::string::npos);
+}
+
 TEST_CASE("wait graph: a kind of actors stands for the one at work, else for the longest wait") {
   auto actors = hung();
   for (auto& a : actors)
