@@ -3,6 +3,7 @@
 #include "runtime/log.hpp"
 
 #include <chrono>
+#include <utility>
 
 namespace millrace {
 
@@ -21,6 +22,8 @@ intake_report engine_intake::pull(const std::string& manifest, std::function<voi
   o.timeout_s = timeout_s_;
   o.max_attempts = max_attempts_;
   o.on_progress = std::move(on_progress);
+  if (!std::exchange(link_measured_, true))
+    puller_.measure_link(m, 0.05); // what later pulls are compared with
   auto report = puller_.pull(m, o);
   if (report.ready()) {
     auto began = std::chrono::steady_clock::now();

@@ -20,6 +20,7 @@ private:
   std::shared_ptr<weightsync::transport> carrier_;
   std::shared_ptr<generation::engine> engine_;
   weightsync::puller puller_;
+  bool link_measured_ = false;
   double timeout_s_;
   std::int32_t max_attempts_;
 };
