@@ -92,7 +92,7 @@ void list_functions(std::vector<known_name>& out, const std::string& kind, const
 } // namespace
 
 registry<plugins::registered<plugin::actor_factory>>& actor_kinds() {
-  static registry<plugins::registered<plugin::actor_factory>> all("actor");
+  static registry<plugins::registered<plugin::actor_factory>> all("kind of actor");
   return all;
 }
 

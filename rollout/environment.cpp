@@ -26,7 +26,7 @@ public:
 } // namespace
 
 registry<environment_entry>& environments() {
-  static registry<environment_entry> all("environment");
+  static registry<environment_entry> all("conversational environment");
   return all;
 }
 

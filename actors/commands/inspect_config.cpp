@@ -1,4 +1,5 @@
 #include "actors/commands.hpp"
+#include "actors/plugin_registry.hpp"
 #include "rollout/prompt_source.hpp"
 #include "rollout/reward.hpp"
 #include "runtime/config/config.hpp"
@@ -21,8 +22,18 @@ void add_check_command(CLI::App& app, int& status) {
   cmd->add_option("config", *file, "Configuration file")->required();
   cmd->add_option("--set", *assignments, "path=value, as for run; may be repeated")
     ->allow_extra_args(false);
+  auto nodes = std::make_shared<bool>(false);
+  cmd->add_flag("--nodes", *nodes, "Only print the cluster's nodes: name, tab, host");
   cmd->callback([=, &status] {
     auto s = load_settings(*file, *assignments);
+    if (*nodes) {
+      for (const auto& n : s.cluster.nodes)
+        std::printf("%s\t%s\n", n.name.c_str(), n.host.c_str());
+      status = 0;
+      return;
+    }
+    require_files(s, *file);
+    load_plugins(s);
     for (const auto& remark : remarks(s))
       std::printf("note: %s\n", remark.c_str());
     make_reward(s.reward);
