@@ -17,6 +17,7 @@
 
 using namespace millrace;
 using namespace millrace::trainer;
+using millrace::toy::scratch_folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -91,7 +92,7 @@ TEST_CASE("whatever comes, no budget is exceeded and what is held is right") {
 TEST_CASE("a disk that refuses counts as full") {
   scratch_folder dir;
   std::ofstream(dir.path / "file") << "no folder";
-  version_ring ring({4, 0, 2 * bytes, 10 * bytes, dir.path / "file" / "below"});
+  version_ring ring(ring_limits{4, 0, 2 * bytes, 10 * bytes, dir.path / "file" / "below"});
   for (int v = 0; v < 5; ++v)
     REQUIRE(ring.put({v}, weights(v)));
   REQUIRE((ring.versions() == std::vector<version>{{3}, {4}}));
@@ -101,7 +102,7 @@ TEST_CASE("a disk that refuses counts as full") {
 
 TEST_CASE("a reader beside a writer never sees half of two versions") {
   scratch_folder dir;
-  version_ring ring({3, 0, 2 * bytes, 2 * bytes, dir.path / "ring"});
+  version_ring ring(ring_limits{3, 0, 2 * bytes, 2 * bytes, dir.path / "ring"});
   ring.put({0}, weights(0));
   std::atomic<bool> end{false};
   std::atomic<int> wrong{0}, seen{0};
