@@ -139,10 +139,24 @@ std::string folder_name(std::int64_t sequence, version at) {
   return text;
 }
 
+std::optional<double> score_in(const json& manifest) {
+  auto found = manifest.find("score");
+  return found != manifest.end() && found->is_number() ? std::optional(found->get<double>())
+                                                       : std::nullopt;
+}
+
+/// Of a folder whose files need not be valid.
+std::optional<double> score_of(const fs::path& folder) {
+  std::ifstream in(folder / manifest_name);
+  auto manifest = json::parse(in, nullptr, false);
+  return manifest.is_object() ? score_in(manifest) : std::nullopt;
+}
+
 } // namespace
 
-checkpoint_store::checkpoint_store(fs::path root, std::int32_t keep_last, notice say)
-    : root_(std::move(root)), keep_last_(keep_last), say_(std::move(say)) {
+checkpoint_store::checkpoint_store(fs::path root, std::int32_t keep_last, notice say,
+                                   std::int32_t keep_best)
+    : root_(std::move(root)), keep_last_(keep_last), keep_best_(keep_best), say_(std::move(say)) {
   ensure(keep_last_ >= 1, "checkpoint_store: keep_last is " + std::to_string(keep_last_));
 }
 
@@ -159,7 +173,8 @@ std::vector<fs::path> checkpoint_store::list() const {
 }
 
 checkpoint checkpoint_store::save(version at, const std::function<void(const fs::path&)>& write,
-                                  const std::map<std::string, std::string>& state) {
+                                  const std::map<std::string, std::string>& state,
+                                  std::optional<double> score) {
   try {
     fs::create_directories(root_);
     remove_leftovers();
@@ -174,6 +189,8 @@ checkpoint checkpoint_store::save(version at, const std::function<void(const fs:
       write_text(aside / state_folder / part, bytes);
     json manifest{{"format", 1}, {"version", at.value}, {"sequence", sequence},
                   {"files", list_and_flush(aside)}};
+    if (score)
+      manifest["score"] = *score;
     manifest["checksum"] = checksum(manifest.dump());
     write_text(aside / manifest_name, manifest.dump(1));
     flush_to_disk(aside);
@@ -184,7 +201,7 @@ checkpoint checkpoint_store::save(version at, const std::function<void(const fs:
     rename_to(pointer_aside, root_ / pointer_name);
     flush_to_disk(root_);
     remove_old();
-    return {root_ / name, at, sequence, state};
+    return {root_ / name, at, sequence, score, state};
   } catch (const fs::filesystem_error& e) {
     throw user_error("checkpoint of " + to_string(at) + " could not be written to "
                      + root_.string() + ": " + e.code().message()
@@ -208,7 +225,7 @@ checkpoint checkpoint_store::open(const fs::path& folder) {
                          + " is corrupt: its checksum doesn't match");
     }
     checkpoint result{folder, {manifest["version"].get<std::int32_t>()},
-                      manifest["sequence"].get<std::int64_t>(), {}};
+                      manifest["sequence"].get<std::int64_t>(), score_in(manifest), {}};
     for (const auto& entry : fs::directory_iterator(folder / state_folder))
       result.state[entry.path().filename().string()] = read_text(entry.path());
     return result;
@@ -259,7 +276,22 @@ void checkpoint_store::remove_leftovers() const {
 
 void checkpoint_store::remove_old() const {
   auto folders = list();
-  for (auto i = static_cast<std::size_t>(keep_last_); i < folders.size(); ++i) {
+  auto old = static_cast<std::ptrdiff_t>(std::min<std::size_t>(keep_last_, folders.size()));
+  if (keep_best_ > 0) {
+    std::vector<std::pair<double, fs::path>> scored;
+    for (const auto& f : folders)
+      if (auto score = score_of(f))
+        scored.emplace_back(*score, f);
+    // Of equals the newer one, as list() has them.
+    std::stable_sort(scored.begin(), scored.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    scored.resize(std::min<std::size_t>(scored.size(), keep_best_));
+    auto best = [&](const fs::path& f) {
+      return std::any_of(scored.begin(), scored.end(), [&](const auto& s) { return s.second == f; });
+    };
+    folders.erase(std::remove_if(folders.begin() + old, folders.end(), best), folders.end());
+  }
+  for (auto i = static_cast<std::size_t>(old); i < folders.size(); ++i) {
     // Renamed first: a folder that is half removed must not look like a corrupt checkpoint.
     auto condemned = root_ / (removing_prefix + folders[i].filename().string());
     rename_to(folders[i], condemned);

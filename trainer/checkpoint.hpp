@@ -17,6 +17,7 @@ struct checkpoint {
   std::filesystem::path folder;
   version at;                ///< of the model in it
   std::int64_t sequence = 0; ///< grows with every save
+  std::optional<double> score; ///< that it was saved with
   std::map<std::string, std::string> state; ///< what each part of the program gave to save()
 };
 
@@ -36,16 +37,20 @@ class checkpoint_store {
 public:
   using notice = std::function<void(const std::string&)>;
 
-  /// `root` need not exist yet. keep_last ≥ 1. `say` is told what a user should read, such as that
+  /// `root` need not exist yet. keep_last ≥ 1; beside these, the keep_best with the highest scores
+  /// are kept. `say` is told what a user should read, such as that
   /// a corrupt checkpoint was passed over.
-  checkpoint_store(std::filesystem::path root, std::int32_t keep_last, notice say);
+  checkpoint_store(std::filesystem::path root, std::int32_t keep_last, notice say,
+                   std::int32_t keep_best = 0);
 
   /// `write` fills the empty folder that it is given. `state` is bytes by name (a file's name), in
-  /// whatever form; JSON where a person may want to read it. Older checkpoints beyond keep_last are
+  /// whatever form; JSON where a person may want to read it. `score`: how good this version is, the
+  /// more the better. Older checkpoints beyond keep_last are
   /// removed afterwards. \throws user_error when the disk is full or not writable, or whatever
   /// `write` throws; the earlier checkpoints are then untouched.
   checkpoint save(version at, const std::function<void(const std::filesystem::path&)>& write,
-                  const std::map<std::string, std::string>& state);
+                  const std::map<std::string, std::string>& state,
+                  std::optional<double> score = std::nullopt);
 
   /// The one that `latest` names or, where that is torn or corrupt (said aloud), the newest that is
   /// valid. Nothing when there is no checkpoint at all. \throws user_error when there are
@@ -63,7 +68,7 @@ private:
   void remove_old() const;
 
   std::filesystem::path root_;
-  std::int32_t keep_last_;
+  std::int32_t keep_last_, keep_best_;
   notice say_;
 };
 

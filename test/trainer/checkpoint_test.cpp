@@ -2,6 +2,7 @@
 
 #include "runtime/error.hpp"
 #include "test/trainer/scratch_folder.hpp"
+#include "trainer/checkpoint_writer.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,6 +137,38 @@ TEST_CASE("truncated, damaged or missing files: the previous checkpoint is used,
   }
 }
 
+TEST_CASE("the best are kept beside the last") {
+  scratch_folder dir;
+  checkpoint_store store(dir.path, 2, [](const std::string&) {}, 2);
+  auto nothing = [](const fs::path&) {};
+  const std::vector<std::optional<double>> scores{0.5, 0.9, {}, 0.1, 0.9, 0.2, 0.3};
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    store.save({static_cast<std::int32_t>(i)}, nothing, {}, scores[i]);
+  std::vector<std::int32_t> kept;
+  for (const auto& f : store.list())
+    kept.push_back(checkpoint_store::open(f).at.value);
+  REQUIRE(kept == std::vector<std::int32_t>{6, 5, 4, 1});
+  REQUIRE(store.newest()->score == 0.3);
+}
+
+TEST_CASE("checkpoints written aside: in order, and what fails is told at the next call") {
+  scratch_folder dir;
+  checkpoint_store store(dir.path, 3, [](const std::string&) {});
+  {
+    checkpoint_writer writer(store);
+    writer.wait();
+    for (std::int32_t v = 0; v < 5; ++v)
+      writer.submit({{v}, [v](const fs::path& f) { put(f / "weights", 4000, unsigned(v)); }, {}, {}});
+    writer.wait();
+    REQUIRE(store.newest()->at == version{4});
+    writer.submit({{5}, [](const fs::path&) { throw user_error("no space left"); }, {}, {}});
+    REQUIRE_THROWS_AS(writer.wait(), user_error);
+    writer.submit({{6}, [](const fs::path& f) { put(f / "weights", 4000, 6); }, {}, {}});
+  } // ends the write under way
+  REQUIRE(store.newest()->at == version{6});
+  REQUIRE(store.list().size() == 3);
+}
+
 TEST_CASE("when no checkpoint is valid the user decides") {
   scratch_folder dir;
   checkpoint_store store(dir.path, 3, [](const std::string&) {});
@@ -162,6 +195,7 @@ TEST_CASE("a writer that fails leaves the earlier checkpoint as it was") {
 }
 
 TEST_CASE("killed at any moment of a save, the next start finds a whole checkpoint") {
+  auto aside = GENERATE(false, true); // written by a thread while others go on
   scratch_folder dir;
   checkpoint_store store(dir.path, 2, [](const std::string&) {});
   auto started = std::chrono::steady_clock::now();
@@ -175,8 +209,13 @@ TEST_CASE("killed at any moment of a save, the next start finds a whole checkpoi
     auto child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
+      checkpoint_writer writer(store);
       for (std::int32_t v = 1;; ++v)
-        save(store, v);
+        if (aside)
+          writer.submit({{v}, [v](const fs::path& f) { put(f / "weights", 5000, unsigned(v)); },
+                         {{"cursor.json", "{}"}}, double(v)});
+        else
+          save(store, v);
     }
     ::usleep(static_cast<useconds_t>(rng() % (4 * one_save + 1000)));
     ::kill(child, SIGKILL);
