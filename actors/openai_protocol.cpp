@@ -92,8 +92,8 @@ void read_sampling(const fields& f, completion_request& r) {
   const auto& stop = f.get("stop");
   const auto add = [&](const json& v) {
     if (!v.is_string() || v.get_ref<const std::string&>().empty() || s.stop.size() >= 16)
-      bad("stop", "found " + shown(stop) + ", expected a string, or a list of up to 16 that are not "
-                  "empty");
+      bad("stop", "found " + shown(stop)
+                    + ", expected a string, or a list of up to 16 that are not empty");
     s.stop.push_back(v.get<std::string>());
   };
   if (stop.is_array())
@@ -198,8 +198,8 @@ completion_request read_completion(const std::string& text, const served_model& 
                                              : "the request's body is not a JSON object");
   const fields f(body);
   if (const auto& name = f.get("model"); !name.is_null() && name != json(served.name))
-    throw api_error(404, "model: found " + shown(name) + "; this server has \"" + served.name + "\"",
-                    "model");
+    throw api_error(404, "model: found " + shown(name) + "; this server has \"" + served.name
+                           + "\"", "model");
   completion_request r;
   r.chat = chat;
   try {

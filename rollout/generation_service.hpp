@@ -27,8 +27,8 @@ struct answer_update {
   std::string error; ///< why there will be no answer
 };
 
-/// An engine that many callers share: a thread of its own steps it, all that is asked at a time runs
-/// in one batch, and callers wait for updates. Requests beyond `max_waiting` answers are refused.
+/// An engine that many callers share: a thread of its own steps it, all that is asked at a time
+/// runs in one batch, and callers wait for updates. What is beyond `max_waiting` is refused.
 class generation_service {
   struct call;
 
@@ -54,7 +54,8 @@ public:
 
   private:
     friend class generation_service;
-    ticket(generation_service& service, std::shared_ptr<call> c) : service_(&service), call_(std::move(c)) {}
+    ticket(generation_service& service, std::shared_ptr<call> c)
+      : service_(&service), call_(std::move(c)) {}
     generation_service* service_;
     std::shared_ptr<call> call_;
   };
@@ -64,8 +65,8 @@ public:
   std::optional<ticket> start(std::vector<std::int32_t> prompt, const sampling_params& sampling,
                               std::int32_t n, bool stream);
 
-  /// Takes weights from a model folder, at a token boundary; running answers go on under them. Throws
-  /// user_error when they don't fit, and then nothing has changed. Returns the new version.
+  /// Takes weights from a model folder, at a token boundary; running answers go on under them.
+  /// Throws user_error when they don't fit, and then nothing has changed. Returns the new version.
   version reload(const std::filesystem::path& folder);
 
   [[nodiscard]] engine_statistics statistics();

@@ -111,8 +111,8 @@ void openai_engine::submit(generation_task task) {
   if (a.prompt_length < 1 || a.prompt_length > n || a.prompt_length >= options_.max_context
       || a.versions.size() != a.tokens.size() || a.behaviour_logp.size() != a.tokens.size())
     throw user_error("rollout " + to_string(a.id) + ": a prompt of "
-                     + std::to_string(a.prompt_length) + " tokens can't be answered in a context of "
-                     + std::to_string(options_.max_context));
+                     + std::to_string(a.prompt_length) + " tokens can't be answered in a context "
+                     "of " + std::to_string(options_.max_context));
   auto r = std::make_unique<request>();
   const auto room = options_.max_context - a.prompt_length;
   r->max_tokens = task.sampling.max_tokens > 0 ? std::min(room, task.sampling.max_tokens) : room;
@@ -202,7 +202,8 @@ rollout openai_engine::closed(request& r) {
   if (r.stops && r.stops->stopped())
     a.text = r.stops->text();
   else if (tokens_)
-    a.text = tokens_->decode(std::span(a.tokens).subspan(static_cast<std::size_t>(a.prompt_length)));
+    a.text = tokens_->decode(
+      std::span(a.tokens).subspan(static_cast<std::size_t>(a.prompt_length)));
   return a;
 }
 
@@ -333,7 +334,7 @@ openai_endpoint openai_endpoint::from(const nlohmann::json& params) {
   if (!e.url.starts_with("http://") && !e.url.starts_with("https://"))
     throw user_error(where + ".endpoint: found \"" + e.url + "\", expected http://HOST:PORT");
   if (e.folder.empty())
-    throw user_error(where + ".folder: expected a folder that the server can read, for the weights");
+    throw user_error(where + ".folder: expected a folder that the server too can read, for weights");
   return e;
 }
 

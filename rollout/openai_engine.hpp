@@ -28,11 +28,11 @@ struct openai_endpoint {
 };
 
 /// An engine that has its tokens made by a server with OpenAI's API (millrace serve; vLLM with
-/// --logprobs-mode processed_logprobs). Every rollout is a streamed request of its own, of token ids,
-/// with log-probs, whose tokens are named by id (return_tokens_as_token_ids).
+/// --logprobs-mode processed_logprobs). Every rollout is a streamed request of its own, of token
+/// ids, with log-probs, whose tokens are named by id (return_tokens_as_token_ids).
 ///
-/// install() interrupts the requests, saves the staged weights, has the server load them, and goes on
-/// from the tokens that have come: so each token's version is true. A request that fails is tried
+/// install() interrupts the requests, saves the staged weights, has the server load them, and goes
+/// on from the tokens that have come: so each token's version is true. A request that fails is tried
 /// again from where it was; step() throws std::runtime_error when the server stays away.
 std::unique_ptr<engine> make_openai_engine(const openai_endpoint& endpoint,
                                            const engine_options& options,

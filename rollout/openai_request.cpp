@@ -100,13 +100,13 @@ private:
         fail(at_, "its tokens and log-probs are not equally many");
       std::vector<served_token> tokens;
       for (std::size_t i = 0; i < names.size(); ++i) {
-        if (!names[i].is_string() || !names[i].get_ref<const std::string&>().starts_with("token_id:")
-            || !values[i].is_number())
+        const auto name = names[i].is_string() ? names[i].get<std::string>() : std::string();
+        if (!name.starts_with("token_id:") || !values[i].is_number())
           fail(at_, "it names a token " + names[i].dump() + " with the log-prob "
                       + values[i].dump() + "; expected \"token_id:N\" "
                       "(return_tokens_as_token_ids) and a number");
         const auto logp = values[i].get<float>();
-        const auto id = std::strtol(names[i].get_ref<const std::string&>().c_str() + 9, nullptr, 10);
+        const auto id = std::strtol(name.c_str() + 9, nullptr, 10);
         if (!std::isfinite(logp) || logp > 1e-3F)
           fail(at_, "it gives the log-prob " + values[i].dump());
         tokens.push_back({static_cast<std::int32_t>(id), std::min(logp, 0.0F)});

@@ -16,9 +16,9 @@ struct served_token {
   float logp = 0;
 };
 
-/// One streamed completion. Calls `take` with tokens as they come, until `stopped`. `opened` is given
-/// what hangs up, from any thread, and nothing when the connection is over. Returns what the server
-/// gave as the end, `none` when it was stopped. Throws
+/// One streamed completion. Calls `take` with tokens as they come, until `stopped`. `opened` is
+/// given what hangs up, from any thread, and nothing when the connection is over. Returns what the
+/// server gave as the end, `none` when it was stopped. Throws
 /// std::runtime_error when the server can't be reached, refuses, or answers what makes no sense.
 finish_reason stream_completion(const openai_endpoint& at, const rollout& so_far,
                                 const sampling_params& sampling, std::int32_t max_tokens,

@@ -66,7 +66,8 @@ void add_serve_command(CLI::App& app, int& status) {
   cmd->add_option("--host", a->server.host, "Address to listen on")->capture_default_str();
   cmd->add_option("--port", a->server.port, "0: any that is free")->check(CLI::Range(0, 65535))
     ->capture_default_str();
-  cmd->add_option("--token", a->server.token, "What requests must show: Authorization: Bearer TOKEN")
+  cmd->add_option("--token", a->server.token,
+                  "What requests must show, as Authorization: Bearer TOKEN")
     ->envname("MILLRACE_TOKEN");
   cmd->add_option("--name", a->name, "The model's name in requests (default: its folder's)");
   cmd->add_option("--queue", a->queue, "Answers that run or wait, at most; beyond, status 503")

@@ -67,7 +67,7 @@ private:
     parser& p;
   };
 
-  // -- statements ----------------------------------------------------------------------------------
+  // -- statements -----------------------------------------------------------------------------
 
   /// Up to one of the words that end it, which is left; or to the template's end.
   block body(std::initializer_list<std::string_view> ends) {
@@ -203,7 +203,7 @@ private:
     close("endset");
   }
 
-  // -- expressions, from the loosest binding on ------------------------------------------------------
+  // -- expressions, from the loosest binding on -----------------------------------------------
 
   expression_ptr make(kind is, std::string name, expression_ptr a = nullptr,
                       expression_ptr b = nullptr, expression_ptr c = nullptr) {

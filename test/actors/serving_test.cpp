@@ -85,7 +85,9 @@ struct running_server {
     http.stop();
     thread.join();
   }
-  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(http.port()); }
+  [[nodiscard]] std::string url() const {
+    return "http://127.0.0.1:" + std::to_string(http.port());
+  }
   [[nodiscard]] httplib::Client client() const {
     httplib::Client c(url());
     c.set_read_timeout(20);
@@ -284,7 +286,7 @@ TEST_CASE("weights can be changed while it serves") {
           == answered(*two.loaded(), prompt, {.temperature = 0, .max_tokens = 16}).text);
 }
 
-TEST_CASE("an engine behind a server: tokens, log-probs and versions are true over a change of weights") {
+TEST_CASE("behind a server tokens and versions are true over a change of weights") {
   const model_folder one(7), two(8);
   running_server s(two); // whatever it has at first
   const auto folder = one.path() / "published";
