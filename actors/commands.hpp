@@ -18,6 +18,7 @@ void add_cluster_commands(CLI::App& app, int& status);
 void add_certs_command(CLI::App& app, int& status);
 void add_top_command(CLI::App& app, int& status);
 void add_inspect_command(CLI::App& app, int& status);
+void add_trainer_rank_command(CLI::App& app, int& status);
 void add_check_command(CLI::App& app, int& status);
 void add_options_command(CLI::App& app, int& status);
 void add_generate_command(CLI::App& app, int& status);

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   millrace::add_generate_command(app, status);
   millrace::add_eval_command(app, status);
   millrace::add_serve_command(app, status);
+  millrace::add_trainer_rank_command(app, status);
   millrace::add_check_command(app, status);
   millrace::add_options_command(app, status);
   millrace::add_plugin_commands(app, status);

@@ -61,7 +61,15 @@ policy_backend::policy_backend(std::shared_ptr<trainer::policy> policy,
                                std::shared_ptr<trainer::checkpoint_store> checkpoints,
                                std::function<double()> now)
   : policy_(std::move(policy)), publisher_(std::move(publisher)),
-    checkpoints_(std::move(checkpoints)), now_(std::move(now)) {
+    checkpoints_(std::move(checkpoints)), now_(std::move(now)), writer_(*checkpoints_) {
+}
+
+policy_backend::~policy_backend() {
+  try {
+    writer_.wait();
+  } catch (const std::exception& e) {
+    log::error("checkpoints", e.what());
+  }
 }
 
 weights_published policy_backend::publish_current() {
@@ -83,6 +91,8 @@ train_result policy_backend::train(const train_batch& batch) {
   train_result out;
   out.report.trained_from = batch.training_from;
   out.report.values = stats.values();
+  reward_sum_ += stats.reward_mean;
+  ++batches_;
   out.report.staleness = stats.staleness;
   describe(batch, out.report.values);
   out.manifest = publish(out.report.values);
@@ -109,9 +119,13 @@ std::string policy_backend::publish(std::map<std::string, double>& values) {
 }
 
 void policy_backend::save(const std::string& stream) {
-  checkpoints_->save(
-    policy_->current(), [&](const std::filesystem::path& folder) { policy_->save(folder); },
-    {{"stream.json", stream}});
+  auto copy = policy_->snapshot();
+  auto score = batches_ > 0 ? std::optional(reward_sum_ / static_cast<double>(batches_))
+                            : std::nullopt;
+  writer_.submit({copy.at(), [copy](const std::filesystem::path& folder) { copy.write(folder); },
+                  {{"stream.json", stream}}, score});
+  reward_sum_ = 0;
+  batches_ = 0;
 }
 
 } // namespace millrace

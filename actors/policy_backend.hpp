@@ -3,6 +3,7 @@
 #include "actors/trainer_actor.hpp"
 #include "runtime/config/settings.hpp"
 #include "trainer/checkpoint.hpp"
+#include "trainer/checkpoint_writer.hpp"
 #include "trainer/policy.hpp"
 #include "weightsync/publisher.hpp"
 
@@ -26,8 +27,13 @@ public:
                  std::shared_ptr<trainer::checkpoint_store> checkpoints,
                  std::function<double()> now);
 
+  /// Ends the checkpoint that is being written.
+  ~policy_backend() override;
+
   weights_published publish_current() override;
   train_result train(const train_batch& batch) override;
+  /// Copies what is to be saved, and writes it while training goes on. What a write before this one
+  /// failed with is thrown here.
   void save(const std::string& stream) override;
   void observe(std::shared_ptr<const step_observer> by) { observer_ = std::move(by); }
 
@@ -39,6 +45,9 @@ private:
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::function<double()> now_;
   std::shared_ptr<const step_observer> observer_; ///< or empty
+  double reward_sum_ = 0; ///< mean rewards of the batches since the last checkpoint
+  std::int64_t batches_ = 0;
+  trainer::checkpoint_writer writer_; // last: it is to end before what it writes
 };
 
 } // namespace millrace

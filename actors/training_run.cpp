@@ -108,7 +108,7 @@ training_run::training_run(const run_request& request)
     options_.cluster.nodes.clear();
   checkpoints_ = std::make_shared<trainer::checkpoint_store>(
     directory_.path() / "checkpoints", options_.run.keep_checkpoints,
-    [](const std::string& text) { log::warning("checkpoints", text); });
+    [](const std::string& text) { log::warning("checkpoints", text); }, options_.run.keep_best);
 }
 
 void training_run::open_policy() {

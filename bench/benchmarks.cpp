@@ -12,6 +12,7 @@ const std::vector<benchmark>& benchmarks() {
     {"introspection", "what watching a run costs, and how long an answer takes", &introspection},
     {"old_logits", "exact old log-probs: what each strategy costs, and what they are worth",
      &old_logits},
+    {"trainer", "dynamic against fixed micro-batches; several ranks; memory as predicted", &train},
     {"weightsync", "weights from a trainer process to generator processes", &weightsync},
   };
   return all;

@@ -26,6 +26,7 @@ measurements introspection(const options& how);
 measurements loss(const options& how);
 measurements old_logits(const options& how);
 measurements stream(const options& how);
+measurements train(const options& how);
 measurements weightsync(const options& how);
 
 } // namespace millrace::bench

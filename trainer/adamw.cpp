@@ -1,5 +1,8 @@
 #include "trainer/adamw.hpp"
 
+#include "runtime/error.hpp"
+#include "trainer/collectives.hpp"
+#include "trainer/parallel.hpp"
 #include "trainer/tensor_memory.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -9,44 +12,77 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace millrace::trainer {
 
-adamw::adamw(model::transformer& network, adamw_options options)
-    : network_(network), options_(options) {
+adamw::adamw(model::transformer& network, adamw_options options, rank_mesh* mesh, bool sharded)
+    : network_(network), options_(options), mesh_(mesh), sharded_(sharded && mesh) {
   at::NoGradGuard no_grad;
   auto flat = network.flat().detach();
   gradient_ = network.flat_gradient();
-  mean_ = at::zeros_like(gradient_);
-  square_ = at::zeros_like(gradient_);
-  std::int64_t begin = 0, end = 0;
-  bool decayed = false;
-  auto close = [&] {
-    if (end > begin)
-      segments_.push_back({flat.narrow(0, begin, end - begin),
-                           gradient_.narrow(0, begin, end - begin),
-                           mean_.narrow(0, begin, end - begin),
-                           square_.narrow(0, begin, end - begin),
-                           at::zeros({}, flat.options()),
-                           decayed ? options_.weight_decay : 0.0});
-    begin = end;
-  };
-  for (const auto& p : network.parameters()) {
-    auto matrix = p.value.dim() > 1;
-    if (options_.weight_decay != 0 && matrix != decayed)
-      close();
-    decayed = matrix;
-    end = p.value.storage_offset() - flat.storage_offset() + p.value.numel();
+  own_ = sharded_ ? owned_range(flat.numel(), mesh->data().rank(), mesh->data().size())
+                  : flat_range{0, flat.numel()};
+  mean_ = at::zeros({own_.end - own_.begin}, gradient_.options());
+  square_ = at::zeros_like(mean_);
+  for (auto s : stretches()) {
+    s.begin = std::max(s.begin, own_.begin);
+    s.end = std::min(s.end, own_.end);
+    auto n = s.end - s.begin;
+    if (n > 0)
+      segments_.push_back({flat.narrow(0, s.begin, n), gradient_.narrow(0, s.begin, n),
+                           mean_.narrow(0, s.begin - own_.begin, n),
+                           square_.narrow(0, s.begin - own_.begin, n),
+                           at::zeros({}, flat.options()), s.decayed ? options_.weight_decay : 0.0,
+                           s.replicated});
   }
-  end = flat.numel();
-  close();
+}
+
+/// The flat buffer in pieces that are treated alike.
+std::vector<adamw::stretch> adamw::stretches() const {
+  std::vector<stretch> all;
+  auto base = network_.flat().storage_offset();
+  const auto& group = network_.group();
+  for (const auto& p : network_.parameters()) {
+    auto decayed = options_.weight_decay != 0 && p.value.dim() > 1;
+    auto replicated = group
+                      && model::slice_of(network_.whole_config(), p.name, group->rank, group->size)
+                             .dimension < 0;
+    auto begin = p.value.storage_offset() - base;
+    if (all.empty() || all.back().decayed != decayed || all.back().replicated != replicated)
+      all.push_back({begin, begin, decayed, replicated});
+    all.back().end = begin + p.value.numel();
+  }
+  return all;
+}
+
+double adamw::gradient_norm() {
+  if (!mesh_)
+    return at::linalg_vector_norm(gradient_).item<double>();
+  double squares = 0;
+  for (const auto& s : segments_)
+    if (!s.replicated || mesh_->tensor_index() == 0) {
+      auto norm = at::linalg_vector_norm(s.gradient).item<double>();
+      squares += norm * norm;
+    }
+  squares = mesh_->tensor().sum(squares);
+  return std::sqrt(sharded_ ? mesh_->data().sum(squares) : squares);
+}
+
+void adamw::spread_parameters() {
+  auto flat = network_.flat().detach();
+  for (int r = 0; r < mesh_->data().size(); ++r) {
+    auto part = owned_range(flat.numel(), r, mesh_->data().size());
+    auto piece = flat.narrow(0, part.begin, part.end - part.begin);
+    mesh_->data().broadcast(piece, r);
+  }
 }
 
 adamw::outcome adamw::step(double learning_rate) {
   at::NoGradGuard no_grad;
   outcome result;
-  result.grad_norm = at::linalg_vector_norm(gradient_).item<double>();
+  result.grad_norm = gradient_norm();
   if (!std::isfinite(result.grad_norm)) {
     discard();
     return result;
@@ -62,6 +98,8 @@ adamw::outcome adamw::step(double learning_rate) {
                       learning_rate, options_.beta1, options_.beta2, s.weight_decay, options_.eps,
                       /*amsgrad=*/false, /*maximize=*/false, scale);
   }
+  if (sharded_)
+    spread_parameters();
   ++updates_;
   result.applied = true;
   discard();
@@ -73,12 +111,39 @@ void adamw::discard() { gradient_.zero_(); }
 std::vector<tensor_view> adamw::state() const {
   std::vector<tensor_view> views;
   auto base = network_.flat().storage_offset();
+  ensure(!sharded_ || whole_mean_.defined(), "the optimiser's state was not gathered");
+  const auto& mean = sharded_ ? whole_mean_ : mean_;
+  const auto& square = sharded_ ? whole_square_ : square_;
   for (const auto& p : network_.parameters())
-    for (const auto& [prefix, moment] : {std::pair{"exp_avg/", mean_}, {"exp_avg_sq/", square_}})
+    for (const auto& [prefix, moment] : {std::pair{"exp_avg/", mean}, {"exp_avg_sq/", square}})
       views.push_back(view_of(prefix + p.name,
                               moment.narrow(0, p.value.storage_offset() - base, p.value.numel())
                                 .view(p.value.sizes())));
   return views;
+}
+
+void adamw::gather_state() {
+  if (!sharded_)
+    return;
+  whole_mean_ = at::zeros_like(gradient_);
+  whole_square_ = at::zeros_like(gradient_);
+  whole_mean_.narrow(0, own_.begin, own_.end - own_.begin).copy_(mean_);
+  whole_square_.narrow(0, own_.begin, own_.end - own_.begin).copy_(square_);
+  for (int r = 0; r < mesh_->data().size(); ++r) {
+    auto part = owned_range(gradient_.numel(), r, mesh_->data().size());
+    for (auto* whole : {&whole_mean_, &whole_square_}) {
+      auto piece = whole->narrow(0, part.begin, part.end - part.begin);
+      mesh_->data().broadcast(piece, r);
+    }
+  }
+}
+
+void adamw::scatter_state() {
+  if (!sharded_)
+    return;
+  mean_.copy_(whole_mean_.narrow(0, own_.begin, own_.end - own_.begin));
+  square_.copy_(whole_square_.narrow(0, own_.begin, own_.end - own_.begin));
+  whole_mean_ = whole_square_ = at::Tensor();
 }
 
 void adamw::set_updates(std::int64_t updates) {

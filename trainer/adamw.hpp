@@ -2,6 +2,7 @@
 
 #include "runtime/model/transformer.hpp"
 #include "runtime/tensor_view.hpp"
+#include "trainer/gradient_reducer.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -9,6 +10,8 @@
 #include <vector>
 
 namespace millrace::trainer {
+
+class rank_mesh;
 
 struct adamw_options {
   double beta1 = 0.9;
@@ -20,11 +23,17 @@ struct adamw_options {
 
 /// AdamW (Loshchilov and Hutter, 2019) over the flat parameters and gradients of one model, with
 /// clipping by the gradient's global norm. fp32; its state is saved and restored bit by bit.
+///
+/// Over ranks (`mesh`) step() and discard() are called on all of them, with gradients summed over
+/// the data-parallel ones; the norm is the whole model's on every rank, so that all clip, or skip an
+/// update, alike. With trainer.parallel.zero1 (`sharded`) a rank has both moments of its own part of
+/// the flat buffer only, updates that, and sends it to the others.
 class adamw {
 public:
   /// The network must outlive this, and its gradients are this one's from now on: backward() adds
   /// into them, step() and discard() zero them.
-  adamw(model::transformer& network, adamw_options options);
+  adamw(model::transformer& network, adamw_options options, rank_mesh* mesh = nullptr,
+        bool sharded = false);
 
   struct outcome {
     double grad_norm = 0; ///< before clipping
@@ -42,8 +51,12 @@ public:
   [[nodiscard]] std::int64_t updates() const { return updates_; }
 
   /// Both moments of every parameter, "exp_avg/NAME" and "exp_avg_sq/NAME": to be written to a
-  /// file, or filled from one (then set_updates() too).
+  /// file, or filled from one (then set_updates() too). Sharded, only between gather_state() and
+  /// scatter_state(), on all ranks.
   [[nodiscard]] std::vector<tensor_view> state() const;
+  void gather_state();
+  /// Keeps this rank's part of the state.
+  void scatter_state();
   void set_updates(std::int64_t updates);
 
 private:
@@ -51,11 +64,24 @@ private:
   struct segment {
     at::Tensor parameters, gradient, mean, square, updates;
     double weight_decay = 0;
+    bool replicated = false; ///< the same on every tensor-parallel rank
   };
+  struct stretch {
+    std::int64_t begin = 0, end = 0;
+    bool decayed = false, replicated = false;
+  };
+  [[nodiscard]] std::vector<stretch> stretches() const;
+  [[nodiscard]] double gradient_norm();
+  void spread_parameters();
 
   model::transformer& network_;
   adamw_options options_;
-  at::Tensor gradient_, mean_, square_; ///< [P]
+  rank_mesh* mesh_;
+  bool sharded_;
+  flat_range own_;                      ///< that this rank updates
+  at::Tensor gradient_;                 ///< [P]
+  at::Tensor mean_, square_;            ///< of own_
+  at::Tensor whole_mean_, whole_square_; ///< [P], while the state is gathered
   std::vector<segment> segments_;
   std::int64_t updates_ = 0;
 };

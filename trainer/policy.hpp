@@ -6,15 +6,18 @@
 #include "runtime/model/tokenizer.hpp"
 #include "runtime/tensor_view.hpp"
 #include "trainer/demonstration.hpp"
+#include "trainer/policy_snapshot.hpp"
 #include "trainer/statistics.hpp"
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace millrace::trainer {
 
+class rank_mesh;
 struct registries;
 class old_logit_worker;
 
@@ -30,17 +33,23 @@ class old_logit_worker;
 /// first step() is a bug. Used by one thread at a time, which takes settings.trainer.threads for
 /// tensor operations whenever it calls in here. With settings.deterministic only deterministic
 /// kernels are used, in the whole process.
+///
+/// With trainer.parallel this is rank 0, and starts the others (or takes `mesh`, whose ranks wait in
+/// follow_rank()); they do what this one does until it is destroyed. All calls then may throw
+/// rank_lost (collectives.hpp), after which only destruction is left: a run goes on from its
+/// checkpoint, which has everything, whatever dp and tp were.
 class policy {
 public:
   /// From scratch (settings.model.architecture, settings.tokenizer, weights by settings.seed) or,
   /// where settings.model.path is set, from that Hugging Face folder. `known` names losses and
   /// advantages beside the built-in ones. \throws user_error
-  static policy create(const settings& s, const registries* known = nullptr);
+  static policy create(const settings& s, const registries* known = nullptr,
+                       std::shared_ptr<rank_mesh> mesh = nullptr);
 
   /// From what save() wrote; settings.model is not looked at. Goes on where that one was: the next
   /// steps give the same bits as if it had never stopped. \throws user_error
   static policy load(const settings& s, const std::filesystem::path& folder,
-                     const registries* known = nullptr);
+                     const registries* known = nullptr, std::shared_ptr<rank_mesh> mesh = nullptr);
 
   policy(policy&&) noexcept;
   policy& operator=(policy&&) noexcept;
@@ -79,12 +88,18 @@ public:
   /// `trainer.json`. For checkpoint_store::save(). \throws user_error when the disk refuses
   void save(const std::filesystem::path& folder) const;
 
+  /// What save() would write now, to be written later, by any thread. Must not outlive this policy's
+  /// tokenizer.
+  [[nodiscard]] policy_snapshot snapshot() const;
+
   /// Only the model, in Hugging Face's form. \throws user_error when the disk refuses
   void save_model(const std::filesystem::path& folder) const;
 
 private:
   struct parts;
   explicit policy(std::unique_ptr<parts> p);
+  friend void follow_rank(int, const std::string&, double,
+                          const std::function<void(const settings&)>&);
   std::unique_ptr<parts> parts_;
 };
 

@@ -1,8 +1,14 @@
 #include "trainer/scoring.hpp"
 
+#include "trainer/collectives.hpp"
+#include "trainer/parallel_logprobs.hpp"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
 
 namespace millrace::trainer {
 
@@ -21,6 +27,12 @@ policy_loss::token_logprobs_result score_tokens(const model::transformer& networ
                                                 double temperature) {
   auto hidden = network.hidden({tensor_of(packed.tokens), tensor_of(packed.positions),
                                 packed.cu_seqlens, packed.prefixes});
+  if (const auto& group = network.group()) {
+    auto own = model::slice_of(network.whole_config(), "lm_head.weight", group->rank, group->size);
+    return parallel_token_logprobs(hidden.index_select(0, tensor_of(packed.rows)),
+                                   network.head_weight(), tensor_of(packed.targets), temperature,
+                                   own.begin, group);
+  }
   return policy_loss::token_logprobs(hidden.index_select(0, tensor_of(packed.rows)),
                                      network.head_weight(), tensor_of(packed.targets),
                                      {.temperature = temperature});
@@ -39,7 +51,44 @@ at::Tensor token_layout::places(std::span<const std::size_t> which) const {
   return tensor_of(places);
 }
 
-partition batch_scorer::split(std::span<const std::size_t> which) const {
+partition batch_scorer::shares(std::span<const std::size_t> which) const {
+  if (!data_ || data_->size() == 1)
+    return {{which.begin(), which.end()}};
+  partition runs;
+  std::vector<std::int64_t> tokens;
+  for (const auto& r : sibling_runs(sequences_, which)) {
+    // A group is shared out whole only where that saves something.
+    auto whole = share_prompts_ && r.prefix > 0;
+    for (std::size_t i = 0; i < r.count; i += whole ? r.count : 1) {
+      auto& members = runs.emplace_back();
+      for (auto j = i; j < i + (whole ? r.count : 1); ++j)
+        members.push_back(which[r.first + j]);
+      tokens.push_back(whole ? r.packed_tokens
+                             : static_cast<std::int64_t>(sequences_[members[0]].tokens.size()));
+    }
+  }
+  partition out;
+  for (const auto& part :
+       balanced_parts(tokens, static_cast<std::size_t>(data_->size()), false)) {
+    auto& members = out.emplace_back();
+    for (auto u : part)
+      members.insert(members.end(), runs[u].begin(), runs[u].end());
+    std::sort(members.begin(), members.end());
+  }
+  return out;
+}
+
+partition batch_scorer::split_share(std::span<const std::size_t> which) const {
+  if (!data_ || data_->size() == 1)
+    return split(which);
+  auto all = shares(which);
+  std::size_t most = 1;
+  for (const auto& part : all)
+    most = std::max(most, split(part).size());
+  return split(all[static_cast<std::size_t>(data_->rank())], most);
+}
+
+partition batch_scorer::split(std::span<const std::size_t> which, std::size_t at_least) const {
   std::vector<std::size_t> used;
   for (auto s : which)
     if (layout_.cu_seqlens[s + 1] > layout_.cu_seqlens[s])
@@ -53,7 +102,7 @@ partition batch_scorer::split(std::span<const std::size_t> which) const {
       units.lengths.push_back(static_cast<std::int64_t>(sequences_[used[i]].tokens.size()));
     }
   partition parts;
-  for (const auto& part : micro_batches(units.lengths, micro_batch_tokens_, packing_)) {
+  for (const auto& part : micro_batches(units.lengths, micro_batch_tokens_, packing_, at_least)) {
     auto& members = parts.emplace_back();
     for (auto u : part)
       for (auto i : units.members[u])
@@ -65,9 +114,15 @@ partition batch_scorer::split(std::span<const std::size_t> which) const {
 void batch_scorer::fill(at::Tensor& logp, const model::transformer& network,
                         std::span<const std::size_t> which) const {
   at::NoGradGuard no_grad;
-  for (const auto& part : split(which))
-    logp.index_copy_(0, layout_.places(part),
-                     score_tokens(network, packed(part), temperature_).logp);
+  auto shared = data_ && data_->size() > 1;
+  auto into = shared ? at::zeros_like(logp) : logp;
+  for (const auto& part : split_share(which))
+    into.index_copy_(0, layout_.places(part), score_tokens(network, packed(part), temperature_).logp);
+  if (!shared)
+    return;
+  data_->all_reduce(into);
+  auto places = layout_.places(which);
+  logp.index_copy_(0, places, into.index_select(0, places));
 }
 
 } // namespace millrace::trainer

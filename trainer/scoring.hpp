@@ -11,6 +11,8 @@
 
 namespace millrace::trainer {
 
+class collectives;
+
 /// Tensors of a plain vector's contents (copied), int64, int32 or fp32.
 at::Tensor tensor_of(const std::vector<std::int64_t>& values);
 at::Tensor tensor_of(const std::vector<std::int32_t>& values);
@@ -33,14 +35,16 @@ struct token_layout {
   [[nodiscard]] at::Tensor places(std::span<const std::size_t> which) const;
 };
 
-/// Scores sequences without gradient, a micro-batch at a time.
+/// Scores sequences without gradient, a micro-batch at a time. With `data`, the data-parallel ranks
+/// share the work: all of them call fill() with the same arguments.
 class batch_scorer {
 public:
   batch_scorer(std::span<const training_sequence> sequences, const token_layout& layout,
                std::int64_t micro_batch_tokens, micro_batch_packing packing, double temperature,
-               bool share_prompts = true)
+               bool share_prompts = true, collectives* data = nullptr)
       : sequences_(sequences), layout_(layout), micro_batch_tokens_(micro_batch_tokens),
-        packing_(packing), temperature_(temperature), share_prompts_(share_prompts) {}
+        packing_(packing), temperature_(temperature), share_prompts_(share_prompts),
+        data_(data) {}
 
   /// Writes the log-probs of the sampled tokens of `which` under `network` into their places in
   /// `logp`, fp32 [tokens of the batch].
@@ -48,7 +52,13 @@ public:
             std::span<const std::size_t> which) const;
 
   /// Splits `which`, leaving out sequences with no sampled token.
-  [[nodiscard]] partition split(std::span<const std::size_t> which) const;
+  [[nodiscard]] partition split(std::span<const std::size_t> which,
+                                std::size_t at_least = 1) const;
+
+  /// `which` in parts of nearly equal work for the data-parallel ranks, siblings together.
+  [[nodiscard]] partition shares(std::span<const std::size_t> which) const;
+  /// This rank's share in micro-batches: as many on every rank, where there are enough sequences.
+  [[nodiscard]] partition split_share(std::span<const std::size_t> which) const;
 
   /// A part of split() as the model reads it.
   [[nodiscard]] packed_sequences packed(std::span<const std::size_t> part) const {
@@ -66,6 +76,7 @@ private:
   micro_batch_packing packing_;
   double temperature_;
   bool share_prompts_;
+  collectives* data_;
 };
 
 } // namespace millrace::trainer

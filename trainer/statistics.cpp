@@ -45,6 +45,7 @@ std::map<std::string, double> step_statistics::values() const {
     {"old_logits_s", seconds.old_logits},
     {"forward_backward_s", seconds.forward_backward},
     {"optimizer_s", seconds.optimizer},
+    {"rank_wait_s", seconds.rank_wait},
     {"step_s", seconds.total},
   };
   std::int64_t served = 0;

@@ -94,6 +94,7 @@ struct step_statistics {
 
   struct stages {
     double critic = 0, advantage = 0, old_logits = 0, forward_backward = 0, optimizer = 0, total = 0;
+    double rank_wait = 0; ///< of these: waiting for other ranks of the trainer
   } seconds;
 
   std::vector<std::string> remarks; ///< what a user should read: a skipped update, a fallback

@@ -2,6 +2,7 @@
 
 #include "policy_loss/diagnostics.hpp"
 #include "runtime/error.hpp"
+#include "trainer/collectives.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
@@ -40,10 +41,11 @@ at::Tensor sequence_indices(std::span<const std::size_t> which) {
 }
 
 step_batch::step_batch(version training_from, std::span<const scored_group> groups,
-                       const settings& s)
+                       const settings& s, collectives* data)
     : from(training_from), sequences(training_sequences(groups)), layout(sequences),
       scorer(sequences, layout, s.trainer.micro_batch_tokens, s.trainer.packing,
-             s.sampling.temperature > 0 ? s.sampling.temperature : 1.0, s.trainer.share_prompts),
+             s.sampling.temperature > 0 ? s.sampling.temperature : 1.0, s.trainer.share_prompts,
+             data),
       everything(first_n(sequences.size())) {
   auto packed = pack(sequences, everything);
   refuse_stale(packed, from, s.rollout.eta);
@@ -157,6 +159,27 @@ void step_batch::tally_first_pass(const policy_loss::token_logprobs_result& scor
   first_known_.index_fill_(0, places, true);
   entropy_sum_ += scored.entropy.detach().sum().item<double>();
   top1_sum_ += static_cast<double>(number_of(scored.top1));
+}
+
+void step_batch::add_up(collectives& data) {
+  at::NoGradGuard no_grad;
+  std::vector<double> numbers{loss_sum, kl_sum, entropy_sum_, top1_sum_};
+  for (auto n : {seen_, kept_, active_, clipped_positive_, clipped_negative_,
+                 stats.nonfinite_tokens, stats.micro_batches, stats.processed_tokens})
+    numbers.push_back(static_cast<double>(n));
+  auto sums = at::tensor(numbers, at::kDouble);
+  data.all_reduce(sums);
+  const auto* x = sums.const_data_ptr<double>();
+  for (auto* to : {&loss_sum, &kl_sum, &entropy_sum_, &top1_sum_})
+    *to = *x++;
+  for (auto* to : {&seen_, &kept_, &active_, &clipped_positive_, &clipped_negative_,
+                   &stats.nonfinite_tokens, &stats.micro_batches, &stats.processed_tokens})
+    *to = static_cast<std::int64_t>(*x++);
+  // A token's first pass was on one rank; the others have 0 there.
+  auto known = first_known_.to(at::kFloat);
+  data.all_reduce(first_logp_);
+  data.all_reduce(known);
+  first_known_ = known.gt(0);
 }
 
 kept_shares step_batch::kept() const {

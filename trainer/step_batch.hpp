@@ -27,7 +27,8 @@ at::Tensor sequence_indices(std::span<const std::size_t> which);
 /// its parts refer to one another, and to the groups it was made from.
 class step_batch {
 public:
-  step_batch(version training_from, std::span<const scored_group> groups, const settings& s);
+  step_batch(version training_from, std::span<const scored_group> groups, const settings& s,
+             collectives* data = nullptr);
   step_batch(const step_batch&) = delete;
   step_batch& operator=(const step_batch&) = delete;
 
@@ -57,6 +58,7 @@ public:
   bool first_pass = true;          ///< in the first epoch
   bool before_first_update = true; ///< in the first minibatch of it: θ is as it was at the start
   std::string where;               ///< for remarks
+  std::vector<std::size_t> own;    ///< of the minibatch just trained on: this rank's share
 
   // -- what it counts -----------------------------------------------------------------------------
   step_statistics stats;
@@ -65,6 +67,8 @@ public:
   void tally(const policy_loss::outputs& out, const at::Tensor& advantages_of_these);
   void tally_first_pass(const policy_loss::token_logprobs_result& scored, const at::Tensor& places);
   [[nodiscard]] kept_shares kept() const;
+  /// Adds up what the data-parallel ranks counted; before kept() and finish_statistics().
+  void add_up(collectives& data);
   /// Turns sums into means.
   void finish_statistics();
 

@@ -1,6 +1,8 @@
 #include "trainer/supervised.hpp"
 
 #include "runtime/error.hpp"
+#include "trainer/collectives.hpp"
+#include "trainer/parallel.hpp"
 #include "trainer/scoring.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -33,14 +35,19 @@ struct demonstrated_sequences {
 
 } // namespace
 
-supervised::supervised(model::transformer& network, supervised_options options)
-    : network_(network), options_(options), optimizer_(network, options.optimizer) {}
+supervised::supervised(model::transformer& network, supervised_options options, rank_mesh* mesh)
+    : network_(network), options_(options), mesh_(mesh),
+      optimizer_(network, options.optimizer, mesh, options.zero1) {
+  if (mesh && mesh->data().size() > 1)
+    reducer_ = std::make_unique<gradient_reducer>(network, mesh->data(), options.zero1);
+}
 
 supervised_statistics supervised::step(std::span<const demonstration> batch) {
   auto started = std::chrono::steady_clock::now();
   demonstrated_sequences made(batch);
   token_layout layout(made.sequences);
-  batch_scorer scorer(made.sequences, layout, options_.micro_batch_tokens, options_.packing, 1);
+  batch_scorer scorer(made.sequences, layout, options_.micro_batch_tokens, options_.packing, 1, true,
+                      mesh_ ? &mesh_->data() : nullptr);
   supervised_statistics result;
   result.tokens = layout.tokens();
   result.learning_rate = options_.learning_rate.at(steps_);
@@ -49,12 +56,23 @@ supervised_statistics supervised::step(std::span<const demonstration> batch) {
   std::vector<std::size_t> all(batch.size());
   for (std::size_t i = 0; i < all.size(); ++i)
     all[i] = i;
-  for (const auto& part : scorer.split(all)) {
+  auto parts = scorer.split_share(all);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto& part = parts[i];
+    if (reducer_ && i + 1 == parts.size())
+      reducer_->arm();
     auto scored = score_tokens(network_, pack(made.sequences, part), 1);
     auto loss = scored.logp.sum().div(-static_cast<double>(result.tokens));
     loss.backward();
     result.loss += loss.item<double>();
     result.token_accuracy += scored.top1.sum().item<double>();
+  }
+  if (reducer_)
+    reducer_->finish();
+  sum_partial_gradients(network_);
+  if (reducer_) {
+    result.loss = mesh_->data().sum(result.loss);
+    result.token_accuracy = mesh_->data().sum(result.token_accuracy);
   }
   result.token_accuracy /= static_cast<double>(result.tokens);
   if (std::isfinite(result.loss)) {

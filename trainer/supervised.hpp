@@ -8,6 +8,7 @@
 #include "trainer/statistics.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace millrace::trainer {
@@ -17,6 +18,7 @@ struct supervised_options {
   adamw_options optimizer;
   std::int64_t micro_batch_tokens = 4096;
   micro_batch_packing packing = micro_batch_packing::fewest_sequences;
+  bool zero1 = false;
 };
 
 /// Maximum likelihood of demonstrated answers, step by step: the warm-up before reinforcement
@@ -24,7 +26,8 @@ struct supervised_options {
 class supervised {
 public:
   /// The network must outlive this, and its gradients are this one's.
-  supervised(model::transformer& network, supervised_options options);
+  /// With a `mesh`, all its ranks call step() with the same batch.
+  supervised(model::transformer& network, supervised_options options, rank_mesh* mesh = nullptr);
 
   /// One optimiser step; the loss is the mean over all answer tokens of the batch. An empty batch
   /// changes nothing. \throws user_error when a demonstration exceeds the micro-batch budget
@@ -38,7 +41,9 @@ public:
 private:
   model::transformer& network_;
   supervised_options options_;
+  rank_mesh* mesh_;
   adamw optimizer_;
+  std::unique_ptr<gradient_reducer> reducer_;
   std::int64_t steps_ = 0;
 };
 

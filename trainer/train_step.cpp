@@ -2,6 +2,8 @@
 
 #include "runtime/error.hpp"
 #include "trainer/critic.hpp"
+#include "trainer/collectives.hpp"
+#include "trainer/parallel.hpp"
 #include "trainer/step_batch.hpp"
 #include "trainer/stopwatch.hpp"
 #include "trainer/tensor_memory.hpp"
@@ -10,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <numeric>
@@ -64,15 +67,17 @@ void check_names(const settings& s, const registries& known) {
 }
 
 reinforcement::reinforcement(model::transformer& network, const settings& s,
-                             const registries& known)
-    : network_(network), settings_(s),
+                             const registries& known, rank_mesh* mesh)
+    : network_(network), mesh_(mesh), settings_(s),
       schedule_{s.trainer.lr, s.trainer.lr_warmup_steps, s.run.steps, s.trainer.lr_schedule,
                 s.trainer.lr_floor},
       loss_(policy_loss::make_loss(s.algorithm.loss.name, loss_params(s.algorithm), known.losses)),
       kl_(make_kl(s.algorithm, known)),
       advantage_(policy_loss::make_advantage(s.algorithm.advantage.name,
                                              s.algorithm.advantage.params, known.advantages)),
-      optimizer_(network, optimizer_options(s.trainer)) {
+      optimizer_(network, optimizer_options(s.trainer), mesh, s.trainer.parallel.zero1) {
+  if (mesh && mesh->data().size() > 1)
+    reducer_ = std::make_unique<gradient_reducer>(network, mesh->data(), s.trainer.parallel.zero1);
   const auto& kl = s.algorithm.kl;
   auto wants_reference = kl.coefficient != 0 || loss_->needs().ref;
   if (wants_reference && kl.reference == kl_reference::none)
@@ -96,7 +101,8 @@ reinforcement::~reinforcement() = default;
 
 step_statistics reinforcement::step(version from, std::span<const scored_group> groups,
                                     const old_logit_supply& supply) {
-  step_batch b(from, groups, settings_);
+  step_batch b(from, groups, settings_, mesh_ ? &mesh_->data() : nullptr);
+  auto waited_before = mesh_ ? mesh_->waited_s() : 0;
   {
     stopwatch all(b.stats.seconds.total);
     {
@@ -123,10 +129,14 @@ step_statistics reinforcement::step(version from, std::span<const scored_group> 
         b.where = "minibatch " + std::to_string(m + 1) + " of " + std::to_string(parts.size())
                   + (epochs > 1 ? ", epoch " + std::to_string(epoch + 1) : "");
         train_minibatch(b, parts[m]);
+        if (b.before_first_update && epochs > 1)
+          share_old_logp(b, parts[m]);
       }
     }
     finish(b);
   }
+  if (mesh_)
+    b.stats.seconds.rank_wait = mesh_->waited_s() - waited_before;
   return std::move(b.stats);
 }
 
@@ -206,19 +216,26 @@ void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> 
   std::vector<std::size_t> active, idle;
   for (auto s : which)
     (b.has_advantage[s] || !idle_without_advantage_ ? active : idle).push_back(s);
-  auto with_gradient = b.scorer.split(active);
-  auto without = b.scorer.split(idle);
-  auto parts = with_gradient;
-  parts.insert(parts.end(), without.begin(), without.end());
-  if (parts.empty())
-    return;
+  auto parts = b.scorer.split_share(idle);
+  auto first_with_gradient = parts.size();
+  for (auto& part : b.scorer.split_share(active))
+    parts.push_back(std::move(part));
+  b.own.clear();
+  for (const auto& part : parts)
+    b.own.insert(b.own.end(), part.begin(), part.end());
   auto finite = true;
   auto loss_before = b.loss_sum, kl_before = b.kl_sum;
   {
     stopwatch stage(b.stats.seconds.forward_backward);
-    auto whole = look_at_whole(b, parts, which);
-    for (std::size_t i = 0; i < parts.size() && finite; ++i)
-      finite = train_micro_batch(b, parts[i], whole, i < with_gradient.size());
+    auto whole = look_at_whole(b, which, parts.size() == 1 && !reducer_);
+    if (whole.global.tokens == 0)
+      return;
+    for (std::size_t i = 0; i < parts.size() && finite; ++i) {
+      if (reducer_ && i + 1 == parts.size() && i >= first_with_gradient)
+        reducer_->arm();
+      finite = train_micro_batch(b, parts[i], whole, i >= first_with_gradient);
+    }
+    finite = agree(finite);
   }
   stopwatch stage(b.stats.seconds.optimizer);
   if (!finite)
@@ -238,10 +255,34 @@ void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> 
                             + " is not finite; its update was skipped");
 }
 
+/// Sums the gradients over ranks. Whether the loss is finite on all of them.
+bool reinforcement::agree(bool finite) {
+  if (reducer_)
+    reducer_->finish();
+  sum_partial_gradients(network_);
+  if (!reducer_)
+    return finite;
+  auto votes = tensor_of(std::vector<std::int64_t>{finite ? 0 : 1, idle_without_advantage_ ? 0 : 1});
+  mesh_->data().all_reduce(votes);
+  idle_without_advantage_ = votes[1].item<std::int64_t>() == 0;
+  return votes[0].item<std::int64_t>() == 0;
+}
+
+/// θ's log-probs of the first minibatch, of which each rank has made its share.
+void reinforcement::share_old_logp(step_batch& b, std::span<const std::size_t> which) const {
+  if (!reducer_ || !b.old.logp.defined() || !b.old.first_minibatch_is_current)
+    return;
+  auto own = b.layout.places(b.own), all = b.layout.places(which);
+  auto shared = at::zeros_like(b.old.logp).index_copy_(0, own, b.old.logp.index_select(0, own));
+  mesh_->data().all_reduce(shared);
+  b.old.logp.index_copy_(0, all, shared.index_select(0, all));
+}
+
 /// The minibatch's counts; and for losses whose masks or denominators look beyond a micro-batch,
 /// one evaluation on all of it, without gradient, first.
-reinforcement::shares reinforcement::look_at_whole(step_batch& b, const partition& parts,
-                                                   std::span<const std::size_t> which) const {
+reinforcement::shares reinforcement::look_at_whole(step_batch& b,
+                                                   std::span<const std::size_t> which,
+                                                   bool one_part) const {
   shares whole;
   whole.global.batch = static_cast<std::int64_t>(which.size());
   for (auto s : which) {
@@ -250,8 +291,8 @@ reinforcement::shares reinforcement::look_at_whole(step_batch& b, const partitio
     whole.global.sequences += tokens > 0 ? 1 : 0;
   }
   auto needs = loss_->needs();
-  whole.kept_alone = needs.kept_counts && parts.size() == 1;
-  if (parts.size() == 1 || !(needs.kept_counts || needs.batch_whole))
+  whole.kept_alone = needs.kept_counts && one_part;
+  if (whole.global.tokens == 0 || one_part || !(needs.kept_counts || needs.batch_whole))
     return whole;
   at::NoGradGuard no_grad;
   auto all = at::zeros({b.layout.tokens()}, at::kFloat);
@@ -348,6 +389,8 @@ void reinforcement::finish(step_batch& b) {
   if (reference_ && kl.reference == kl_reference::moving
       && b.from.next().value % kl.move_every == 0)
     reference_->copy_from(network_);
+  if (reducer_)
+    b.add_up(mesh_->data());
   b.finish_statistics();
   if (old_logits_)
     b.stats.ewma_reset = old_logits_->after_step(network_, b.from.next(), b.kept());

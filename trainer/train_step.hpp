@@ -7,6 +7,7 @@
 #include "runtime/messages.hpp"
 #include "runtime/model/transformer.hpp"
 #include "trainer/adamw.hpp"
+#include "trainer/gradient_reducer.hpp"
 #include "trainer/learning_rate.hpp"
 #include "trainer/old_logits.hpp"
 #include "trainer/statistics.hpp"
@@ -21,6 +22,7 @@
 namespace millrace::trainer {
 
 class critic;
+class rank_mesh;
 class step_batch;
 
 /// What settings may name: the built-in functions and those of plugins.
@@ -46,7 +48,10 @@ class reinforcement {
 public:
   /// The network must outlive this, is the policy of version 0 (and the KL reference), and its
   /// gradients are this one's. \throws user_error when the algorithm's settings are wrong
-  reinforcement(model::transformer& network, const settings& s, const registries& known = {});
+  /// With a `mesh`, all its ranks have one, and call step() with the same batch: each trains on its
+  /// share, and all get the same parameters and statistics.
+  reinforcement(model::transformer& network, const settings& s, const registries& known = {},
+                rank_mesh* mesh = nullptr);
   ~reinforcement();
 
   /// Trains on `groups` from version `from`. A minibatch whose loss or gradient is not finite is
@@ -64,6 +69,7 @@ public:
   /// Tensors to be written to a checkpoint or filled from one, and what else belongs to it.
   [[nodiscard]] std::vector<tensor_view> tensors() const;
   [[nodiscard]] nlohmann::json state() const;
+  [[nodiscard]] adamw& optimizer() { return optimizer_; }
   /// After tensors() and the network's parameters were filled.
   void restore(const nlohmann::json& state);
 
@@ -74,8 +80,9 @@ private:
   void advantages(step_batch& b, const partition& minibatches);
   void prepare(step_batch& b, const partition& minibatches, const old_logit_supply& supply);
   void train_minibatch(step_batch& b, std::span<const std::size_t> which);
-  shares look_at_whole(step_batch& b, const partition& parts,
-                       std::span<const std::size_t> which) const;
+  shares look_at_whole(step_batch& b, std::span<const std::size_t> which, bool one_part) const;
+  bool agree(bool finite);
+  void share_old_logp(step_batch& b, std::span<const std::size_t> which) const;
   policy_loss::inputs loss_inputs(step_batch& b, const packed_sequences& packed,
                                   std::span<const std::size_t> which, const at::Tensor& places,
                                   const at::Tensor& logp) const;
@@ -84,6 +91,7 @@ private:
   void finish(step_batch& b);
 
   model::transformer& network_;
+  rank_mesh* mesh_;
   settings settings_;
   learning_rate_schedule schedule_;
   std::unique_ptr<policy_loss::loss> loss_;
@@ -93,6 +101,7 @@ private:
   std::optional<model::transformer> reference_;
   std::unique_ptr<critic> critic_; ///< null where there is none
   adamw optimizer_;
+  std::unique_ptr<gradient_reducer> reducer_; ///< where there is more than one data-parallel rank
   /// Whether sequences without advantage may be spared the backward pass; unlearnt when the loss
   /// turns out to have a gradient there.
   bool idle_without_advantage_ = true;

@@ -6,6 +6,7 @@
 #include "runtime/error.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
+#include "trainer/memory_estimate.hpp"
 #include "trainer/policy.hpp"
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,23 @@
 #include <memory>
 
 namespace millrace {
+
+namespace {
+
+/// What a run will take, as far as its settings tell.
+void print_memory(const settings& s) {
+  auto shape = trainer::model_shape(s);
+  if (!shape)
+    return;
+  auto items = trainer::run_memory(*shape, s);
+  std::printf("memory at its most, predicted:\n");
+  for (const auto& i : items)
+    std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
+                i.how.c_str());
+  std::printf("  %-26s %10s\n", "together", trainer::bytes_text(trainer::total(items)).c_str());
+}
+
+} // namespace
 
 void add_check_command(CLI::App& app, int& status) {
   auto* cmd = app.add_subcommand("check", "Validate a configuration file");
@@ -41,6 +59,7 @@ void add_check_command(CLI::App& app, int& status) {
       make_prompt_source(s.data, s.seed);
     for (const auto& remark : trainer::check_algorithm(s))
       std::printf("note: %s\n", remark.c_str());
+    print_memory(s);
     std::printf("%s: no errors\n", file->c_str());
     status = 0;
   });

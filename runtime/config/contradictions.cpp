@@ -3,6 +3,7 @@
 #include "runtime/config/config.hpp"
 
 #include <cmath>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -103,6 +104,25 @@ void check_training(const settings& s, texts& out) {
   if (s.trainer.minibatches > s.rollout.batch_size)
     out.push_back("trainer.minibatches: found " + num(s.trainer.minibatches)
                   + ", expected at most rollout.batch_size, " + num(s.rollout.batch_size));
+  const auto& ranks = s.trainer.parallel;
+  if (s.model.path.empty() && ranks.tp > 1)
+    for (auto [what, n] : {std::pair{"heads", s.model.architecture.heads},
+                           {"kv_heads", s.model.architecture.kv_heads},
+                           {"intermediate", s.model.architecture.intermediate}})
+      if (n % ranks.tp != 0)
+        out.push_back("trainer.parallel.tp: found " + num(ranks.tp)
+                      + ", expected a divisor of model.architecture." + what + ", " + num(n));
+  if (ranks.dp > 1 || ranks.tp > 1) {
+    if (exact(s.algorithm.old_logits))
+      out.push_back("algorithm.old_logits: kept versions are not shared among the ranks of "
+                    "trainer.parallel; use recompute, ewma, loglinear, arithmetic or behaviour");
+    if (s.algorithm.critic.kind != critic_kind::none)
+      out.push_back("algorithm.critic.kind: a critic is not shared among the ranks of "
+                    "trainer.parallel; set it to \"none\", or dp and tp to 1");
+  }
+  if (ranks.zero1 && ranks.dp == 1)
+    out.push_back("trainer.parallel.zero1: found true with trainer.parallel.dp 1; there is no other "
+                  "rank to hold a part of the optimiser's state");
   if (s.eval.samples > 1 && s.eval.temperature == 0)
     out.push_back("eval.samples: found " + num(s.eval.samples)
                   + " with eval.temperature 0, where they would all be the same");

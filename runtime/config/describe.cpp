@@ -17,6 +17,9 @@ void describe(option_list& v, run_settings& s) {
     "Training steps between checkpoints; 0: one at the end only");
   v("keep_checkpoints", s.keep_checkpoints, in_range(1, 10000),
     "Checkpoints that are kept; older ones are deleted");
+  v("keep_best", s.keep_best, in_range(0, 10000),
+    "Older ones that are kept all the same: those with the highest mean reward of the batches since "
+    "the checkpoint before");
   v("eval_every", s.eval_every, in_range(0, 100 * million),
     "Training steps between evaluations on held-out prompts; 0: before and after only");
   v("log_every", s.log_every, in_range(1, million), "Training steps per line on the screen");
@@ -229,6 +232,18 @@ void describe(option_list& v, algorithm_settings& s) {
   v.section("critic", s.critic, "Values of single tokens");
 }
 
+void describe(option_list& v, parallel_settings& s) {
+  v("dp", s.dp, in_range(1, 4096), "Data parallel: replicas that share each batch");
+  v("tp", s.tp, in_range(1, 1024),
+    "Tensor parallel: ranks that each replica is split over; divides heads, kv_heads, intermediate");
+  v("zero1", s.zero1, "Each of the dp ranks keeps its part of the optimiser's state only (ZeRO-1)");
+  v("port", s.port, in_range(0, 65535), "Port at which rank 0 meets the others; 0: a free one");
+  v("timeout_s", s.timeout_s, in_range(0.1, 86400),
+    "Seconds after which a rank that has stopped is given up; one that died is noticed at once");
+  v("spawn", s.spawn,
+    "Rank 0 starts the others on its own machine; else `millrace trainer-rank` does, anywhere");
+}
+
 void describe(option_list& v, trainer_settings& s) {
   v("lr", s.lr, in_range(0, 10), "Learning rate of AdamW");
   v("lr_warmup_steps", s.lr_warmup_steps, in_range(0, 100 * million),
@@ -249,7 +264,10 @@ void describe(option_list& v, trainer_settings& s) {
     "equal as largest differencing makes them");
   v("share_prompts", s.share_prompts,
     "What the answers of a group have in common at their beginning goes through the model once");
+  v("activation_checkpointing", s.activation_checkpointing,
+    "Layers compute their inner values again in the backward pass: less memory, a third more time");
   v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
+  v.section("parallel", s.parallel, "Ranks of the trainer, each a process");
 }
 
 void describe(option_list& v, warmup_settings& s) {

@@ -105,6 +105,7 @@ struct run_settings {
   std::int32_t steps = 100;
   std::int32_t checkpoint_every = 50; ///< training steps; 0: only at the end
   std::int32_t keep_checkpoints = 2;
+  std::int32_t keep_best = 0; ///< beside these, those of the highest mean reward
   std::int32_t eval_every = 0; ///< training steps; 0: only before and after
   std::int32_t log_every = 1;
 };
@@ -256,6 +257,16 @@ struct algorithm_settings {
   kl_settings kl;
 };
 
+/// The trainer's ranks, each a process: dp replicas of the model, each over tp ranks.
+struct parallel_settings {
+  std::int32_t dp = 1;
+  std::int32_t tp = 1;
+  bool zero1 = false; ///< each of dp ranks keeps its part of the optimiser's state only
+  std::int32_t port = 0; ///< of rank 0's meeting point; 0: a free one
+  double timeout_s = 60; ///< a rank that doesn't answer for so long is given up
+  bool spawn = true;     ///< rank 0 starts the others on its own machine
+};
+
 struct trainer_settings {
   double lr = 1e-3;
   std::int32_t lr_warmup_steps = 0;
@@ -271,7 +282,9 @@ struct trainer_settings {
   std::int32_t micro_batch_tokens = 4096;
   micro_batch_packing packing = micro_batch_packing::fewest_sequences;
   bool share_prompts = true;
+  bool activation_checkpointing = false;
   std::int32_t threads = 1;
+  parallel_settings parallel;
 };
 
 /// Supervised warm-up on demonstrations, before the reinforcement learning.

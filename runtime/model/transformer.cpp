@@ -17,6 +17,7 @@ namespace {
 
 struct layer {
   at::Tensor input_norm, post_norm, q_norm, k_norm;
+  at::Tensor output_bias, down_bias; ///< in a group, where they are added after the sum
   joined_weights qkv, output, gate_up, down;
 };
 
@@ -50,7 +51,10 @@ void check_prefixes(const packed_batch& batch) {
 } // namespace
 
 struct transformer::parts {
-  model_config config;
+  model_config whole;
+  std::shared_ptr<const tensor_group> group;
+  model_config config; ///< of this rank's part
+  bool recompute = false;
   at::Tensor flat, flat_gradient;
   std::vector<named_tensor> parameters;
   std::unordered_map<std::string, std::size_t> index; ///< of parameters, by name
@@ -59,20 +63,23 @@ struct transformer::parts {
   mutable std::mutex rotation_guard;
   mutable std::shared_ptr<const rotary> rotation;
 
-  parts(model_config c, const at::TensorOptions& options);
+  parts(model_config c, const at::TensorOptions& options, std::shared_ptr<const tensor_group> g);
   void slice();
   void connect();
   joined_weights join(const std::string& prefix, const std::vector<std::string>& names,
                       bool biased);
   std::shared_ptr<const rotary> rotation_for(std::int64_t positions) const;
+  at::Tensor embed(const at::Tensor& tokens) const;
   at::Tensor forward(const layer& l, const at::Tensor& x,
                      const std::shared_ptr<const attention_layout>& layout) const;
   [[nodiscard]] const at::Tensor& named(const std::string& name) const;
 };
 
-transformer::parts::parts(model_config c, const at::TensorOptions& options)
-    : config(std::move(c)) {
-  config.validate("model");
+transformer::parts::parts(model_config c, const at::TensorOptions& options,
+                          std::shared_ptr<const tensor_group> g)
+    : whole(std::move(c)), group(std::move(g)) {
+  whole.validate("model");
+  config = group ? local_config(whole, group->rank, group->size) : whole;
   std::int64_t total = 0;
   for (const auto& p : parameter_shapes(config))
     total += c10::multiply_integers(p.shape);
@@ -118,6 +125,14 @@ joined_weights transformer::parts::join(const std::string& prefix,
   return w;
 }
 
+/// A bias that is not to be added with the product.
+static at::Tensor set_aside(joined_weights& w) {
+  auto bias = w.part_biases.empty() ? at::Tensor() : w.part_biases[0];
+  w.part_biases.clear();
+  w.joined_bias = at::Tensor();
+  return bias;
+}
+
 void transformer::parts::connect() {
   embedding = named("model.embed_tokens.weight");
   final_norm = named("model.norm.weight");
@@ -135,6 +150,10 @@ void transformer::parts::connect() {
     l.output = join(prefix + "self_attn.", {"o_proj"}, config.output_bias);
     l.gate_up = join(prefix + "mlp.", {"gate_proj", "up_proj"}, config.mlp_bias);
     l.down = join(prefix + "mlp.", {"down_proj"}, config.mlp_bias);
+    if (group) {
+      l.output_bias = set_aside(l.output);
+      l.down_bias = set_aside(l.down);
+    }
     layers.push_back(std::move(l));
   }
 }
@@ -156,7 +175,11 @@ at::Tensor transformer::parts::forward(
   const layer& l, const at::Tensor& x,
   const std::shared_ptr<const attention_layout>& layout) const {
   const auto eps = config.rms_norm_eps;
-  auto qkv = joined_linear(rms_norm(x, l.input_norm, eps), l.qkv);
+  const auto add = [&](const at::Tensor& to, const at::Tensor& x, const at::Tensor& bias) {
+    const auto sum = leave_group(x, group);
+    return bias.defined() ? to + sum + bias : to + sum;
+  };
+  auto qkv = joined_linear(enter_group(rms_norm(x, l.input_norm, eps), group), l.qkv);
   if (config.qk_norm) {
     const auto n = x.size(0), q = config.query_size(), kv = config.key_value_size();
     const auto normed = [&](std::int64_t from, std::int64_t size, const at::Tensor& weight) {
@@ -165,17 +188,29 @@ at::Tensor transformer::parts::forward(
     };
     qkv = at::cat({normed(0, q, l.q_norm), normed(q, kv, l.k_norm), qkv.narrow(1, q + kv, kv)}, 1);
   }
-  const auto y = x + joined_linear(causal_attention(qkv, layout), l.output);
-  return y + joined_linear(swiglu(joined_linear(rms_norm(y, l.post_norm, eps), l.gate_up)), l.down);
+  const auto y = add(x, joined_linear(causal_attention(qkv, layout), l.output), l.output_bias);
+  const auto inner = enter_group(rms_norm(y, l.post_norm, eps), group);
+  return add(y, joined_linear(swiglu(joined_linear(inner, l.gate_up)), l.down), l.down_bias);
 }
 
-transformer::transformer(model_config config, const at::TensorOptions& options)
-    : parts_(std::make_unique<parts>(std::move(config), options)) {}
+at::Tensor transformer::parts::embed(const at::Tensor& tokens) const {
+  if (!group)
+    return at::embedding(embedding, tokens);
+  const auto own = slice_of(whole, "embed_tokens.weight", group->rank, group->size);
+  const auto at = tokens - own.begin;
+  const auto here = at.ge(0).logical_and(at.lt(own.length)).unsqueeze(1);
+  return leave_group(at::embedding(embedding, at.clamp(0, own.length - 1)) * here, group);
+}
+
+transformer::transformer(model_config config, const at::TensorOptions& options,
+                         std::shared_ptr<const tensor_group> group)
+    : parts_(std::make_unique<parts>(std::move(config), options, std::move(group))) {}
 transformer::~transformer() = default;
 transformer::transformer(transformer&&) noexcept = default;
 transformer& transformer::operator=(transformer&&) noexcept = default;
 
 void transformer::initialise(std::uint64_t seed) {
+  ensure(!parts_->group, "random weights are made for the whole model, then handed out");
   model::initialise(parts_->config, views(), seed);
 }
 
@@ -188,7 +223,7 @@ at::Tensor transformer::hidden(const packed_batch& batch) const {
                       + std::to_string(batch.positions.numel()) + " positions and "
                       + std::to_string(ends.size()) + " boundaries"; });
   check_prefixes(batch);
-  auto x = at::embedding(parts_->embedding, batch.tokens);
+  auto x = parts_->embed(batch.tokens);
   if (n > 0) {
     auto layout = std::make_shared<attention_layout>();
     layout->heads = parts_->config.num_attention_heads;
@@ -198,8 +233,12 @@ at::Tensor transformer::hidden(const packed_batch& batch) const {
     layout->trees = layout->parts.trees();
     layout->positions = batch.positions.contiguous();
     layout->rotation = parts_->rotation_for(batch.positions.max().item<std::int64_t>() + 1);
-    for (const auto& l : parts_->layers)
-      x = parts_->forward(l, x, layout);
+    for (const auto& l : parts_->layers) {
+      const auto forward = [&p = *parts_, &l, layout](const at::Tensor& in) {
+        return p.forward(l, in, layout);
+      };
+      x = parts_->recompute && x.requires_grad() ? recomputed(x, forward) : forward(x);
+    }
   }
   return rms_norm(x, parts_->final_norm, parts_->config.rms_norm_eps);
 }
@@ -239,7 +278,7 @@ void transformer::requires_gradient(bool on) {
 }
 
 transformer transformer::frozen_copy() const {
-  transformer copy(parts_->config, parts_->flat.options());
+  transformer copy(parts_->whole, parts_->flat.options(), parts_->group);
   copy.copy_from(*this);
   copy.requires_gradient(false);
   return copy;
@@ -251,7 +290,11 @@ void transformer::copy_from(const transformer& other) {
   parts_->flat.copy_(other.parts_->flat);
 }
 
+void transformer::recompute_activations(bool on) { parts_->recompute = on; }
+
 const model_config& transformer::config() const { return parts_->config; }
+const model_config& transformer::whole_config() const { return parts_->whole; }
+const std::shared_ptr<const tensor_group>& transformer::group() const { return parts_->group; }
 
 packed_batch pack(const std::vector<std::vector<std::int32_t>>& sequences) {
   packed_batch batch;

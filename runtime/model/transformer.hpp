@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/model/model_config.hpp"
+#include "runtime/model/tensor_parallel.hpp"
 #include "runtime/model/tokenizer.hpp"
 #include "runtime/tensor_view.hpp"
 
@@ -42,7 +43,10 @@ class transformer {
 public:
   /// Parameters are allocated and zero: call initialise(), or fill views(). fp32 on the CPU unless
   /// `options` says otherwise. Throws user_error when the configuration is impossible.
-  explicit transformer(model_config config, const at::TensorOptions& options = {});
+  /// With a `group`, `config` is the whole model's, and this one rank's part of it: what takes part
+  /// in a batch is the whole group, which then gets the same hidden states on every rank.
+  explicit transformer(model_config config, const at::TensorOptions& options = {},
+                       std::shared_ptr<const tensor_group> group = nullptr);
   ~transformer();
   transformer(transformer&&) noexcept;
   transformer& operator=(transformer&&) noexcept;
@@ -54,7 +58,8 @@ public:
   /// NoGradGuard. Throws invariant_error on a malformed batch.
   [[nodiscard]] at::Tensor hidden(const packed_batch& batch) const;
 
-  /// [V, d]: logits are hidden · head_weightᵀ. The embedding where the head is tied.
+  /// [V, d]: logits are hidden · head_weightᵀ. The embedding where the head is tied. In a group, this
+  /// rank's part of the vocabulary.
   [[nodiscard]] at::Tensor head_weight() const;
 
   /// hidden · headᵀ, [N, V]. For tests and small batches; training uses token_logprobs.
@@ -81,7 +86,16 @@ public:
   /// Copies the other's values; both must have the same configuration.
   void copy_from(const transformer& other);
 
+  /// Whether layers compute their inner values again in the backward pass instead of keeping them:
+  /// a third more computation, a fraction of the memory.
+  void recompute_activations(bool on);
+
+  /// Of this rank's part, where there is a group.
   [[nodiscard]] const model_config& config() const;
+  /// Of the whole model.
+  [[nodiscard]] const model_config& whole_config() const;
+  /// Null where the model is all here.
+  [[nodiscard]] const std::shared_ptr<const tensor_group>& group() const;
 
 private:
   struct parts;

@@ -249,6 +249,64 @@ at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& lay
     .index_select(0, back.to(qkv.device()));
 }
 
+struct held_group : torch::CustomClassHolder {
+  group_pointer group;
+};
+
+c10::IValue hold(const group_pointer& group) {
+  auto held = c10::make_intrusive<held_group>();
+  held->group = group;
+  return c10::IValue::make_capsule(std::move(held));
+}
+
+struct into_group : Function<into_group> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
+    ctx->saved_data["group"] = hold(group);
+    return x.view_as(x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto holder = ctx->saved_data["group"].toCapsule();
+    auto sum = grads[0].clone(at::MemoryFormat::Contiguous);
+    static_cast<held_group&>(*holder).group->sum(sum);
+    return {sum, at::Tensor()};
+  }
+};
+
+struct out_of_group : Function<out_of_group> {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& x, const group_pointer& group) {
+    auto sum = x.clone(at::MemoryFormat::Contiguous);
+    group->sum(sum);
+    return sum;
+  }
+  static variable_list backward(AutogradContext*, const variable_list& grads) {
+    return {grads[0], at::Tensor()};
+  }
+};
+
+using layer_function = std::function<at::Tensor(const at::Tensor&)>;
+
+struct held_layer : torch::CustomClassHolder {
+  layer_function layer;
+};
+
+struct recomputed_layer : Function<recomputed_layer> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const layer_function& layer) {
+    auto held = c10::make_intrusive<held_layer>();
+    held->layer = layer;
+    ctx->saved_data["layer"] = c10::IValue::make_capsule(std::move(held));
+    ctx->save_for_backward({x});
+    return layer(x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto holder = ctx->saved_data["layer"].toCapsule();
+    at::AutoGradMode with_gradient(true);
+    const auto x = ctx->get_saved_variables()[0].detach().requires_grad_();
+    static_cast<held_layer&>(*holder).layer(x).backward(grads[0]);
+    return {x.grad(), at::Tensor()};
+  }
+};
+
 maybe_tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
   return i < parts.size() ? maybe_tensor(parts[i]) : maybe_tensor();
 }
@@ -278,6 +336,18 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 at::Tensor causal_attention(const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout) {
   return fused(qkv) ? fused_attention::apply(qkv, layout) : composed_attention(qkv, *layout);
+}
+
+at::Tensor enter_group(const at::Tensor& x, const group_pointer& group) {
+  return group ? into_group::apply(x, group) : x;
+}
+
+at::Tensor leave_group(const at::Tensor& x, const group_pointer& group) {
+  return group ? out_of_group::apply(x, group) : x;
+}
+
+at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> layer) {
+  return recomputed_layer::apply(x, layer);
 }
 
 } // namespace millrace::model

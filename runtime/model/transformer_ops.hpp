@@ -5,10 +5,12 @@
 
 #include "runtime/model/attention.hpp"
 #include "runtime/model/model_config.hpp"
+#include "runtime/model/tensor_parallel.hpp"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -49,5 +51,19 @@ struct attention_layout {
 /// [N, heads·dim].
 at::Tensor causal_attention(const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout);
+
+// -- over the ranks of a tensor-parallel group; without one, nothing happens --------------------------
+
+using group_pointer = std::shared_ptr<const tensor_group>;
+
+/// x as it is; its gradient is summed over the ranks. Before what is split by outputs.
+at::Tensor enter_group(const at::Tensor& x, const group_pointer& group);
+
+/// The ranks' sum; its gradient is passed on as it is. After what is split by inputs.
+at::Tensor leave_group(const at::Tensor& x, const group_pointer& group);
+
+/// layer(x), whose inner values are not kept for the backward pass, but computed again there
+/// (Chen et al., 2016). x must take a gradient.
+at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> layer);
 
 } // namespace millrace::model

@@ -1,0 +1,31 @@
+#include "actors/commands.hpp"
+#include "actors/plugin_registry.hpp"
+#include "trainer/parallel.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <malloc.h>
+#include <memory>
+#include <string>
+
+namespace millrace {
+
+/// What `run` starts for each rank of the trainer beside its own.
+void add_trainer_rank_command(CLI::App& app, int& status) {
+  auto* cmd = app.add_subcommand("trainer-rank", "One rank of the trainer; `run` starts them itself, "
+                                                 "unless trainer.parallel.spawn is false");
+  auto rank = std::make_shared<int>(1);
+  auto store = std::make_shared<std::string>();
+  auto timeout = std::make_shared<double>(60);
+  cmd->add_option("--rank", *rank, "1, 2, … dp·tp − 1; rank 0 is the process that `run` is")->required();
+  cmd->add_option("--store", *store, "HOST:PORT at which rank 0 listens")->required();
+  cmd->add_option("--timeout", *timeout, "Seconds; as trainer.parallel.timeout_s");
+  cmd->callback([=, &status] {
+    mallopt(M_MMAP_THRESHOLD, 1 << 30); // as run does
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    trainer::follow_rank(*rank, *store, *timeout, load_plugins);
+    status = 0;
+  });
+}
+
+} // namespace millrace

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace millrace::trainer {
+
+/// A rank of the group died, stopped, or could not be reached. The group is of no use any more: the
+/// training that it did goes on from a checkpoint.
+class rank_lost : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class reduction : std::uint8_t { sum, largest };
+
+/// What a group of ranks does together. Every rank calls the same operations in the same order, with
+/// tensors of the same shape; they are contiguous, and changed in place. A dead rank fails the others'
+/// operations at once, a stopped one at the time-out. \throws rank_lost
+class collectives {
+public:
+  /// An operation under way. Its tensor must be left alone until wait() returns.
+  class pending {
+  public:
+    virtual ~pending() = default;
+    virtual void wait() = 0; ///< \throws rank_lost
+  };
+
+  virtual ~collectives() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  /// Every rank's tensor becomes their sum (or elementwise largest): the same bits everywhere.
+  virtual std::unique_ptr<pending> start_all_reduce(at::Tensor t, reduction how) = 0;
+  /// The root's tensor becomes the sum; the others' are undefined afterwards.
+  virtual std::unique_ptr<pending> start_reduce(at::Tensor t, int root) = 0;
+  virtual std::unique_ptr<pending> start_broadcast(at::Tensor t, int root) = 0;
+
+  void all_reduce(at::Tensor& t, reduction how = reduction::sum);
+  void broadcast(at::Tensor& t, int root);
+  /// part [n] of every rank → whole [size·n], in rank order
+  void all_gather(const at::Tensor& part, at::Tensor& whole);
+  /// whole [size·n] summed over the ranks; part [n]: this rank's piece of it
+  void reduce_scatter(const at::Tensor& whole, at::Tensor& part);
+  void barrier();
+  /// Sum of one number over the ranks.
+  double sum(double x);
+
+  /// Seconds that this rank has waited for operations so far.
+  [[nodiscard]] double waited_s() const { return waited_s_; }
+  void wait(pending& p);
+
+private:
+  double waited_s_ = 0;
+};
+
+/// Ranks 0 … n − 1 of a group within one process, for as many threads. When one of them is destroyed
+/// while others wait for it, these throw rank_lost, as they do after `timeout`.
+std::vector<std::unique_ptr<collectives>> local_collectives(
+  int n, std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+/// The meeting point of a group's processes: a TCP server in rank 0's, and clients in the others'.
+class rendezvous {
+public:
+  /// Rank 0: listens on `port` (0: a free one). `local`: all ranks are on this machine.
+  /// \throws user_error when the port is taken
+  static std::unique_ptr<rendezvous> host(std::uint16_t port, std::chrono::milliseconds timeout,
+                                          bool local = true);
+  /// Others. Tried until the time-out. \throws rank_lost
+  static std::unique_ptr<rendezvous> join(const std::string& host, std::uint16_t port,
+                                          std::chrono::milliseconds timeout);
+  virtual ~rendezvous() = default;
+
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
+  /// Gloo between the processes that call this with the same name. \throws rank_lost
+  virtual std::unique_ptr<collectives> group(const std::string& name, int rank, int size) = 0;
+  /// A message by number, for all to read; the one before it must have been read by then, and is
+  /// forgotten (number 0 never is). The reader waits as long as rank 0's process lives.
+  /// \throws rank_lost when it is gone
+  virtual void post(std::int64_t number, const std::string& message) = 0;
+  virtual std::string read(std::int64_t number) = 0;
+};
+
+} // namespace millrace::trainer

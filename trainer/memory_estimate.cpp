@@ -1,0 +1,147 @@
+#include "trainer/memory_estimate.hpp"
+
+#include "runtime/error.hpp"
+#include "runtime/model/tensor_parallel.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace millrace::trainer {
+
+namespace {
+
+constexpr std::int64_t fp32 = 4;
+
+std::string millions(std::int64_t n) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f M", static_cast<double>(n) / 1e6);
+  return text;
+}
+
+std::int64_t bytes_per_weight(weight_dtype t) {
+  return t == weight_dtype::fp32 ? 4 : t == weight_dtype::bf16 ? 2 : 1;
+}
+
+} // namespace
+
+std::optional<model::model_config> model_shape(const settings& s) {
+  if (!s.model.path.empty()) {
+    try {
+      return model::read_config(s.model.path);
+    } catch (const user_error&) {
+      return std::nullopt; // told elsewhere
+    }
+  }
+  const auto& a = s.model.architecture;
+  model::model_config c;
+  c.vocab_size = s.tokenizer.alphabet.empty() ? 100
+                                              : static_cast<std::int64_t>(s.tokenizer.alphabet.size()) + 3;
+  c.hidden_size = a.hidden;
+  c.intermediate_size = a.intermediate;
+  c.num_hidden_layers = a.layers;
+  c.num_attention_heads = a.heads;
+  c.num_key_value_heads = a.kv_heads;
+  c.head_dim = a.hidden / a.heads;
+  c.max_position_embeddings = a.max_positions;
+  c.tie_word_embeddings = a.tie_embeddings;
+  return c;
+}
+
+std::int64_t parameters_of(const model::model_config& c, std::int64_t tp) {
+  std::int64_t n = 0;
+  for (const auto& p : model::parameter_shapes(tp > 1 ? model::local_config(c, 0, tp) : c)) {
+    std::int64_t elements = 1;
+    for (auto d : p.shape)
+      elements *= d;
+    n += elements;
+  }
+  return n;
+}
+
+layer_memory layer_floats(const model::model_config& c, std::int64_t tp) {
+  auto d = c.hidden_size, q = c.query_size() / tp, kv = c.key_value_size() / tp;
+  auto ff = c.intermediate_size / tp, heads = c.num_attention_heads / tp;
+  // Two inputs of norms and their two results; rotated q, k, v; attention's result and its sums; gate,
+  // up and their product. With query and key norms their inputs and results, too.
+  auto kept = 4 * d + (q + 2 * kv) + q + heads + 3 * ff + (c.qk_norm ? q + 2 * kv + q + kv : 0);
+  // The backward pass of the feed-forward layer is the widest place.
+  return {kept, 3 * ff + 2 * d};
+}
+
+std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s) {
+  const auto& t = s.trainer;
+  auto tp = std::max<std::int64_t>(1, t.parallel.tp), dp = std::max<std::int64_t>(1, t.parallel.dp);
+  auto n = parameters_of(c, tp);
+  auto sharded = t.parallel.zero1 && dp > 1;
+  std::vector<memory_item> items;
+  items.push_back({"trainer: weights", millions(n) + " parameters, fp32", n * fp32});
+  if (tp > 1)
+    items.push_back({"trainer: whole weights", "rank 0, to publish and save",
+                     parameters_of(c) * fp32});
+  items.push_back({"trainer: gradients", "fp32", n * fp32});
+  items.push_back({"trainer: optimizer", sharded ? "two moments, over " + std::to_string(dp) + " ranks"
+                                                 : "two moments",
+                   2 * n * fp32 / (sharded ? dp : 1)});
+  if (s.algorithm.kl.reference != kl_reference::none)
+    items.push_back({"trainer: reference", "for the KL penalty", n * fp32});
+  if (s.algorithm.old_logits == old_logits_source::ewma)
+    items.push_back({"trainer: averaged weights", "old_logits ewma", 2 * n * fp32});
+  auto tokens = static_cast<std::int64_t>(t.micro_batch_tokens);
+  auto layer = layer_floats(c, tp);
+  auto layers = c.num_hidden_layers, d = c.hidden_size;
+  auto kept = t.activation_checkpointing ? layers * d + layer.kept : layers * layer.kept;
+  items.push_back({"trainer: activations",
+                   std::to_string(tokens) + " tokens of a micro-batch"
+                     + (t.activation_checkpointing ? ", recomputed" : ""),
+                   tokens * (kept + layer.passing + 4 * d) * fp32});
+  // The gradient of the head is made whole before it is added to the rest; so is the embedding's.
+  items.push_back({"trainer: head", "gradients of embedding and head",
+                   2 * (c.vocab_size / tp) * d * fp32});
+  if (s.run.checkpoint_every > 0 || s.run.steps > 0)
+    items.push_back({"trainer: checkpoint", "copy that is being written", 3 * parameters_of(c) * fp32});
+  return items;
+}
+
+std::vector<memory_item> run_memory(const model::model_config& c, const settings& s) {
+  auto items = trainer_memory(c, s);
+  auto n = parameters_of(c);
+  items.push_back({"weight sync: published", "two versions", 2 * n * bytes_per_weight(s.generator.dtype)});
+  auto length = c.max_position_embeddings; // prompt and answer
+  auto cache_tokens = s.generator.kv_cache_tokens > 0
+                        ? s.generator.kv_cache_tokens
+                        : static_cast<std::int64_t>(s.generator.max_batch) * length;
+  auto per_token = 2 * c.num_hidden_layers * c.key_value_size() * fp32;
+  auto cache = cache_tokens * per_token;
+  if (s.generator.kv_cache_tokens == 0)
+    cache = std::min<std::int64_t>(cache, std::int64_t{4} << 30);
+  items.push_back({"generators: weights",
+                   std::to_string(s.generator.count) + " × (packed and staged)",
+                   s.generator.count * 2 * n * fp32});
+  items.push_back({"generators: KV cache",
+                   std::to_string(s.generator.count) + " × " + std::to_string(cache / per_token)
+                     + " tokens",
+                   s.generator.count * cache});
+  auto rollouts = s.replay_capacity() + s.rollout.max_concurrent;
+  auto per_rollout = length * (4 + 4 + 4) + 512;
+  items.push_back({"replay and ledger", std::to_string(rollouts) + " rollouts of "
+                                          + std::to_string(length) + " tokens",
+                   rollouts * per_rollout});
+  items.push_back({"libraries", "libtorch and the program itself", 250'000'000});
+  return items;
+}
+
+std::int64_t total(const std::vector<memory_item>& items) {
+  std::int64_t sum = 0;
+  for (const auto& i : items)
+    sum += i.bytes;
+  return sum;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  char text[32];
+  auto b = static_cast<double>(bytes);
+  std::snprintf(text, sizeof text, b < 1e9 ? "%.1f MB" : "%.2f GB", b < 1e9 ? b / 1e6 : b / 1e9);
+  return text;
+}
+
+} // namespace millrace::trainer

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "runtime/config/settings.hpp"
+#include "runtime/model/model_config.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace millrace::trainer {
+
+/// The model that the settings name, as far as is needed here: of model.path its config.json; a model
+/// made from scratch has a vocabulary of its alphabet (or of about a hundred characters, where the
+/// prompts decide). Nothing when the folder can't be read.
+std::optional<model::model_config> model_shape(const settings& s);
+
+/// One thing that takes memory, and how much of it.
+struct memory_item {
+  std::string what; ///< "trainer: weights"
+  std::string how;  ///< what it depends on: "3.1 M parameters, fp32"
+  std::int64_t bytes = 0;
+};
+
+/// Parameters of one tensor-parallel rank of `tp`.
+std::int64_t parameters_of(const model::model_config& c, std::int64_t tp = 1);
+
+/// What one layer keeps for the backward pass, and what it needs for a while on top, in floats per
+/// token. Follows the operations of runtime/model/transformer_ops.cpp.
+struct layer_memory {
+  std::int64_t kept = 0, passing = 0;
+};
+layer_memory layer_floats(const model::model_config& c, std::int64_t tp = 1);
+
+/// The most memory that each rank of the trainer has at a time: one line per thing, largest possible
+/// micro-batch.
+std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s);
+
+/// Of a process that runs all of it (`millrace run`): the trainer's rank 0, the weights it publishes,
+/// the generators with their KV caches, the replay buffer at its limit.
+std::vector<memory_item> run_memory(const model::model_config& c, const settings& s);
+
+std::int64_t total(const std::vector<memory_item>& items);
+
+/// "1.25 GB"
+std::string bytes_text(std::int64_t bytes);
+
+} // namespace millrace::trainer

@@ -1,0 +1,171 @@
+#include "trainer/parallel.hpp"
+
+#include "runtime/error.hpp"
+#include "runtime/model/tensor_parallel.hpp"
+#include "trainer/collectives.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+extern char** environ;
+
+namespace millrace::trainer {
+
+// -- processes -----------------------------------------------------------------------------------------
+
+namespace {
+
+int start_process(std::vector<std::string> arguments) {
+  std::vector<char*> argv;
+  for (auto& a : arguments)
+    argv.push_back(a.data());
+  argv.push_back(nullptr);
+  pid_t id = 0;
+  if (auto error = ::posix_spawn(&id, argv[0], nullptr, nullptr, argv.data(), environ))
+    throw user_error("trainer.parallel: cannot start " + arguments[0] + ": "
+                     + std::strerror(error));
+  return id;
+}
+
+std::string how_it_ended(int status) {
+  return WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status))
+                             : "ended with status " + std::to_string(WEXITSTATUS(status));
+}
+
+} // namespace
+
+rank_processes::rank_processes(const std::vector<std::string>& command, int count,
+                               const std::string& endpoint, double timeout_s) {
+  for (int k = 1; k <= count; ++k) {
+    auto arguments = command;
+    for (const auto& a : {std::string("--rank"), std::to_string(k), std::string("--store"), endpoint,
+                          std::string("--timeout"), std::to_string(timeout_s)})
+      arguments.push_back(a);
+    ids_.push_back(start_process(std::move(arguments)));
+  }
+}
+
+std::string rank_processes::ended() {
+  for (std::size_t k = 0; k < ids_.size(); ++k) {
+    int status = 0;
+    if (ids_[k] > 0 && ::waitpid(ids_[k], &status, WNOHANG) == ids_[k]) {
+      ids_[k] = 0;
+      return "trainer rank " + std::to_string(k + 1) + " " + how_it_ended(status);
+    }
+  }
+  return {};
+}
+
+rank_processes::~rank_processes() {
+  auto running = [&] {
+    static_cast<void>(ended());
+    return std::any_of(ids_.begin(), ids_.end(), [](int id) { return id > 0; });
+  };
+  for (int i = 0; i < 200 && running(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (auto id : ids_)
+    if (id > 0) {
+      ::kill(id, SIGKILL);
+      ::waitpid(id, nullptr, 0);
+    }
+}
+
+// -- mesh ------------------------------------------------------------------------------------------------
+
+rank_mesh::rank_mesh(rank_grid g, int r, std::unique_ptr<rendezvous> meeting,
+                     std::unique_ptr<rank_processes> processes)
+    : grid(g), rank(r), processes_(std::move(processes)), meeting_(std::move(meeting)) {
+  world_ = meeting_->group("world", rank, grid.ranks());
+  data_ = meeting_->group("data" + std::to_string(tensor_index()), data_index(), grid.dp);
+  tensor_ = meeting_->group("tensor" + std::to_string(data_index()), tensor_index(), grid.tp);
+}
+
+rank_mesh::~rank_mesh() {
+  if (rank == 0)
+    try {
+      post("end", "");
+    } catch (const std::exception&) {
+      // They have ended before.
+    }
+}
+
+std::shared_ptr<rank_mesh> rank_mesh::lead(rank_grid grid, std::unique_ptr<rendezvous> meeting,
+                                           std::unique_ptr<rank_processes> processes) {
+  meeting->post(0, std::to_string(grid.dp) + " " + std::to_string(grid.tp));
+  return std::shared_ptr<rank_mesh>(
+    new rank_mesh(grid, 0, std::move(meeting), std::move(processes)));
+}
+
+std::shared_ptr<rank_mesh> rank_mesh::join(int rank, std::unique_ptr<rendezvous> meeting) {
+  rank_grid grid;
+  auto text = meeting->read(0);
+  ensure(std::sscanf(text.c_str(), "%d %d", &grid.dp, &grid.tp) == 2,
+         "rank 0 posted no grid: " + text);
+  if (rank < 1 || rank >= grid.ranks())
+    throw user_error("--rank: found " + std::to_string(rank) + ", but rank 0 has a grid of "
+                     + std::to_string(grid.ranks()) + " ranks");
+  return std::shared_ptr<rank_mesh>(new rank_mesh(grid, rank, std::move(meeting), nullptr));
+}
+
+std::shared_ptr<const model::tensor_group> rank_mesh::tensor_group() {
+  if (grid.tp == 1)
+    return nullptr;
+  auto group = std::make_shared<model::tensor_group>();
+  group->rank = tensor_index();
+  group->size = grid.tp;
+  group->sum = [this](at::Tensor& t) { tensor().all_reduce(t); };
+  group->largest = [this](at::Tensor& t) { tensor().all_reduce(t, reduction::largest); };
+  return group;
+}
+
+double rank_mesh::waited_s() const {
+  return world_->waited_s() + data_->waited_s() + tensor_->waited_s();
+}
+
+void rank_mesh::post(const std::string& what, const std::string& content) {
+  if (processes_)
+    if (auto end = processes_->ended(); !end.empty())
+      throw rank_lost(end);
+  meeting_->post(++posted_, what + "\n" + content);
+  world_->barrier(); // all have read it
+}
+
+rank_mesh::order rank_mesh::next() {
+  auto message = meeting_->read(++posted_);
+  auto line = message.find('\n');
+  ensure(line != std::string::npos, "rank 0 posted an order without a name");
+  world_->barrier();
+  return {message.substr(0, line), message.substr(line + 1)};
+}
+
+// -- starting --------------------------------------------------------------------------------------------
+
+std::vector<std::string> default_rank_command() {
+  return {std::filesystem::read_symlink("/proc/self/exe").string(), "trainer-rank"};
+}
+
+std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std::string>& command) {
+  const auto& p = s.trainer.parallel;
+  rank_grid grid{p.dp, p.tp};
+  if (grid.ranks() == 1)
+    return nullptr;
+  auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(p.timeout_s * 1000));
+  auto meeting = rendezvous::host(static_cast<std::uint16_t>(p.port), timeout, p.spawn);
+  std::unique_ptr<rank_processes> processes;
+  if (p.spawn)
+    processes = std::make_unique<rank_processes>(command, grid.ranks() - 1,
+                                                 "127.0.0.1:" + std::to_string(meeting->port()), p.timeout_s);
+  return rank_mesh::lead(grid, std::move(meeting), std::move(processes));
+}
+
+} // namespace millrace::trainer
