@@ -128,7 +128,7 @@ void controller_state::remove(const caf::actor_addr& gone) {
   for (std::size_t i = 0; i < generators_.size(); ++i)
     if (generators_[i].address() == gone)
       controller_->generator_down(i);
-  std::erase_if(rewards_, [&](const reward_worker& w) { return w.handle.address() == gone; });
+  reward_worker_lost(gone);
   std::erase_if(annotators_, [&](const caf::actor& a) { return a.address() == gone; });
   std::erase_if(filters_, [&](const caf::actor& a) { return a.address() == gone; });
   if (replay_.address() == gone)
@@ -249,18 +249,17 @@ void controller_state::send_scores(std::vector<score_request> requests) {
                                      [](const reward_worker& a, const reward_worker& b) {
                                        return a.outstanding < b.outstanding;
                                      });
-    auto count = static_cast<std::int64_t>(ids.size());
-    worker.outstanding += count;
-    auto settle = [this, handle = worker.handle, count] {
-      for (auto& w : rewards_)
-        if (w.handle == handle)
-          w.outstanding -= count;
-    };
-    auto timeout = options_.reward_timeout_s * static_cast<double>(count);
-    self_->request(worker.handle, within(timeout), std::move(batch))
+    auto count = static_cast<double>(ids.size());
+    auto question = ++questions_;
+    worker.outstanding += static_cast<std::int64_t>(ids.size());
+    worker.asked[question] = ids;
+    self_->request(worker.handle, within(options_.reward_timeout_s * count), std::move(batch))
       .then(
-        [this, settle](const score_results& results) {
-          settle();
+        [this, to = worker.handle, question, count](const score_results& results) {
+          settle(to, question);
+          for (auto& w : rewards_)
+            if (w.handle == to)
+              w.outstanding -= static_cast<std::int64_t>(count);
           for (const auto& s : results.scores)
             if (s.failure.empty())
               controller_->scored(s);
@@ -268,15 +267,39 @@ void controller_state::send_scores(std::vector<score_request> requests) {
               controller_->scoring_failed(s.id, s.failure);
           flush();
         },
-        [this, to = worker.handle, ids = std::move(ids)](const caf::error& e) {
+        [this, to = worker.handle, question, ids = std::move(ids)](const caf::error& e) {
           // A worker that is late keeps its load, so that the others are asked first.
           if (e == caf::sec::request_receiver_down)
-            std::erase_if(rewards_, [&](const reward_worker& w) { return w.handle == to; });
-          seen_.metrics().add(metrics::scores_late, static_cast<double>(ids.size()));
-          for (auto id : ids)
-            controller_->scoring_failed(id, "no reward in time");
+            reward_worker_lost(to.address());
+          else if (settle(to, question)) {
+            seen_.metrics().add(metrics::scores_late, static_cast<double>(ids.size()));
+            for (auto id : ids)
+              controller_->scoring_failed(id, "no reward in time");
+          }
           flush();
         });
+  }
+}
+
+bool controller_state::settle(const caf::actor& worker, std::uint64_t question) {
+  for (auto& w : rewards_)
+    if (w.handle == worker)
+      return w.asked.erase(question) > 0;
+  return false;
+}
+
+/// A question to an actor in another process ends only at its own time-out, long after that process
+/// has died: what the worker owes is asked of the others now.
+void controller_state::reward_worker_lost(const caf::actor_addr& gone) {
+  for (std::size_t i = 0; i < rewards_.size(); ++i) {
+    if (rewards_[i].handle.address() != gone)
+      continue;
+    auto asked = std::move(rewards_[i].asked);
+    rewards_.erase(rewards_.begin() + static_cast<std::ptrdiff_t>(i));
+    for (const auto& [question, ids] : asked)
+      for (auto id : ids)
+        controller_->scoring_failed(id, "its reward worker died");
+    return;
   }
 }
 

@@ -4,6 +4,7 @@
 #include "rollout/controller.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -40,13 +41,17 @@ private:
   struct reward_worker {
     std::string name;
     caf::actor handle;
-    std::int64_t outstanding = 0;
+    std::int64_t outstanding = 0; ///< answers that it owes, late ones too
+    std::map<std::uint64_t, std::vector<rollout_id>> asked; ///< by question, until it answers or fails
   };
 
   void flush();
   void send_assignments(std::vector<controller_actions::assignment> assignments);
   void hand_out(std::size_t generator, assign_tasks tasks);
   void send_scores(std::vector<score_request> requests);
+  void reward_worker_lost(const caf::actor_addr& gone);
+  /// Takes a question off its worker's list; false when it was off already.
+  bool settle(const caf::actor& worker, std::uint64_t question);
   void ask_filters(std::vector<caf::actor> left, std::vector<scored_group> groups);
   void deliver(std::vector<scored_group> groups);
   void send_groups(std::vector<scored_group> groups);
@@ -62,6 +67,7 @@ private:
   std::unique_ptr<rollout_controller> controller_;
   std::vector<caf::actor> generators_; ///< by the controller's index
   std::vector<reward_worker> rewards_;
+  std::uint64_t questions_ = 0; ///< asked of reward workers so far
   std::vector<score_request> unsent_scores_; ///< while no reward worker is up
   std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
   caf::actor replay_;

@@ -11,6 +11,8 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <set>
 #include <unistd.h>
 
@@ -51,10 +53,28 @@ std::set<std::string> own_addresses() {
   return out;
 }
 
-void check_certificate(const char* option, const std::string& file) {
-  if (access(file.c_str(), R_OK) != 0)
-    throw user_error(std::string("cluster.tls.") + option + ": \"" + file
-                     + "\" can't be read here; `millrace certs` makes certificates");
+/// CAF would start with files that are no certificates, and then understand nobody.
+void check_certificates(const tls_settings& tls) {
+  auto fail = [](const char* option, const std::string& file, const char* why) {
+    throw user_error(std::string("cluster.tls.") + option + ": \"" + file + "\" " + why
+                     + "; `millrace certs` makes what is needed");
+  };
+  for (const auto& [option, file] : {std::pair{"certificate", &tls.certificate},
+                                     std::pair{"key", &tls.key}, std::pair{"ca", &tls.ca}})
+    if (access(file->c_str(), R_OK) != 0)
+      fail(option, *file, "can't be read here");
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_method()),
+                                                                  &SSL_CTX_free);
+  auto* c = context.get();
+  if (SSL_CTX_use_certificate_chain_file(c, tls.certificate.c_str()) != 1)
+    fail("certificate", tls.certificate, "holds no certificate (PEM)");
+  if (SSL_CTX_use_PrivateKey_file(c, tls.key.c_str(), SSL_FILETYPE_PEM) != 1)
+    fail("key", tls.key, "holds no key, or not that of cluster.tls.certificate");
+  if (SSL_CTX_load_verify_locations(c, tls.ca.c_str(), nullptr) != 1)
+    fail("ca", tls.ca, "holds no certificate (PEM)");
+  if (X509_cmp_time(X509_get0_notAfter(SSL_CTX_get0_certificate(c)), nullptr) < 0)
+    fail("certificate", tls.certificate, "has expired");
+  ERR_clear_error();
 }
 
 /// The settings of CAF for nodes.
@@ -67,9 +87,7 @@ public:
     load<caf::io::middleman>();
     if (c.tls.ca.empty())
       return;
-    check_certificate("certificate", c.tls.certificate);
-    check_certificate("key", c.tls.key);
-    check_certificate("ca", c.tls.ca);
+    check_certificates(c.tls);
     openssl_certificate = c.tls.certificate;
     openssl_key = c.tls.key;
     openssl_cafile = c.tls.ca;

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 namespace millrace {
 
@@ -56,6 +57,12 @@ void prepare_process() {
   // Page faults are dear: keep what tensors gave back.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  // Strangers at a port, and generators in numbers, cost descriptors.
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   note_interrupts();
 }
 

@@ -27,7 +27,7 @@ struct run_arguments {
   [[nodiscard]] std::string run_directory(const settings& s) const;
 };
 
-/// Memory and signals of a process that trains or generates.
+/// Memory, descriptors and signals of a process that trains or generates.
 void prepare_process();
 
 } // namespace millrace

@@ -270,7 +270,11 @@ run_outcome training_run::train() {
     log::error("run", e.what());
     if (cluster_)
       cluster_->close(std::string("it failed: ") + e.what());
-    finish("failed", nlohmann::json::object());
+    try {
+      finish("failed", nlohmann::json::object());
+    } catch (const std::exception& second) { // the disk is full, say: the first reason counts
+      log::error("run", second.what());
+    }
     throw;
   }
   screen_.end_progress();

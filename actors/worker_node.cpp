@@ -56,6 +56,7 @@ private:
   linked_system link_;
   caf::scoped_actor self_;
   caf::actor hub_;
+  bool was_in_ = false; ///< it has been let in before
 };
 
 void worker_node::nap(double seconds) {
@@ -79,6 +80,9 @@ std::optional<node_welcome> worker_node::join() {
       pause = 0.1;
       continue;
     }
+    if (stream_now() - began > options_.cluster.join_timeout_s && was_in_)
+      throw std::runtime_error("the trainer's node " + head_.name + " did not come back at " + place
+                               + " within cluster.join_timeout_s");
     if (stream_now() - began > options_.cluster.join_timeout_s)
       throw user_error("node " + node_.name + ": the trainer's node " + head_.name
                        + " was not reached at " + place + " within cluster.join_timeout_s ("
@@ -220,6 +224,7 @@ int worker_node::execute() {
     auto welcome = join();
     if (!welcome)
       return 130;
+    was_in_ = true;
     switch (work(*welcome)) {
       case ending::over: return 0;
       case ending::interrupted: return 130;

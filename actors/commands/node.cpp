@@ -3,6 +3,7 @@
 
 #include "actors/commands.hpp"
 #include "actors/interrupt.hpp"
+#include "actors/link_hardening.hpp"
 #include "actors/run_arguments.hpp"
 #include "actors/training_run.hpp"
 #include "actors/worker_node.hpp"
@@ -42,6 +43,7 @@ int run_node(const run_arguments& a, const std::string& name) {
     setenv("CUDA_VISIBLE_DEVICES", all.c_str(), 1);
   }
   prepare_process();
+  limit_message_bytes(static_cast<std::size_t>(options.cluster.max_message_mb) << 20U);
   auto interrupted = [] { return interrupts() > 0; };
   if (node.actors.trainer == 0)
     return run_worker_node(options, node, interrupted);

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 
 namespace millrace {
 
@@ -51,6 +52,7 @@ private:
   std::map<std::string, restart> restarts_;
   int passed_ = 0; ///< interrupts passed on
   double ending_since_ = 0;
+  bool asked_to_end_ = false;
   int status_ = 0;
 };
 
@@ -172,8 +174,8 @@ int local_nodes::run() {
     auto waited = ending_since_ > 0 && !head_here ? now() - ending_since_ : 0;
     if (waited > 20)
       processes_.signal_all(SIGKILL);
-    else if (waited > 5)
-      processes_.signal_all(SIGTERM);
+    else if (waited > 5 && !std::exchange(asked_to_end_, true))
+      processes_.signal_all(SIGTERM); // once: the second would end them at once
   }
   return status_;
 }

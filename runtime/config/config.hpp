@@ -28,6 +28,11 @@ namespace millrace {
 [[nodiscard]] settings parse_settings(std::string_view text, const std::string& where,
                                       const std::vector<std::string>& assignments = {});
 
+/// Whether this name or address is one that only its own machine reaches.
+[[nodiscard]] inline bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 /// The files that the settings name must be on this machine: for whoever reads them (a cluster's
 /// generators, for instance, don't). \throws user_error naming every one that is missing
 void require_files(const settings& s, const std::string& where);

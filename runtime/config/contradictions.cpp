@@ -128,10 +128,6 @@ void check_training(const settings& s, texts& out) {
                   + " with eval.temperature 0, where they would all be the same");
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 void check_node(const settings& s, std::size_t i, texts& out) {
   const auto& n = s.cluster.nodes[i];
   const auto at = "cluster.nodes[" + std::to_string(i) + "].";

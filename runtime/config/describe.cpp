@@ -338,6 +338,9 @@ void describe(option_list& v, cluster_settings& s) {
   v("heartbeat_s", s.heartbeat_s, in_range(0.05, 60), "Seconds between signs of life");
   v("lost_after_s", s.lost_after_s, in_range(0.2, 600),
     "Seconds of silence after which a node is taken as gone");
+  v("max_message_mb", s.max_message_mb, in_range(1, 4095),
+    "Megabytes of a message between nodes; a longer one cuts the link. The longest is a batch on its "
+    "way from the replay buffer's node to the trainer's: about 12 bytes a token");
   v("join_timeout_s", s.join_timeout_s, above(0),
     "Seconds that a node tries to reach the trainer's node");
 }

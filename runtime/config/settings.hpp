@@ -351,6 +351,7 @@ struct cluster_settings {
   double heartbeat_s = 1;
   double lost_after_s = 5; ///< a node that says nothing for so long is gone
   double join_timeout_s = 120;
+  std::int32_t max_message_mb = 256;
 
   /// The node with the trainer, or nullptr.
   [[nodiscard]] const node_settings* head() const {

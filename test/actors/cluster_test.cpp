@@ -53,6 +53,28 @@ nlohmann::json tiny(int steps) {
   return j;
 }
 
+/// Strangers at a port: silence, noise, HTTP, a greeting that claims 4 GB.
+void knock(int port) {
+  const std::string huge("\x00\x00\x00\x00\xff\xff\xff\xff", 8);
+  const std::vector<std::string> greetings{"", "\x16\x03\x01garbage", "GET / HTTP/1.1\r\n\r\n",
+                                           huge + std::string(64, '\0'), std::string(5000, 'x')};
+  std::vector<int> open;
+  for (int i = 0; i < 200; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(static_cast<std::uint16_t>(port));
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0) {
+      const auto& g = greetings[static_cast<std::size_t>(i) % greetings.size()];
+      [[maybe_unused]] auto sent = send(fd, g.data(), g.size(), MSG_NOSIGNAL);
+    }
+    open.push_back(fd);
+  }
+  for (auto fd : open)
+    close(fd);
+}
+
 /// A program under watch: what it says, and how it ends.
 class watched {
 public:
@@ -160,6 +182,14 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   REQUIRE(up.says("node gen0 is up"));
   CHECK(watched({"status", plain}).ends(30) == 2);
   CHECK(watched({"status", stranger}).ends(30) == 2);
+  auto swapped = j;
+  swapped["cluster"]["tls"] = {{"ca", files.ca}, {"certificate", files.key}, {"key", files.key}};
+  watched confused({"status", write(folder.path() / "swapped.json", swapped)});
+  CHECK(confused.ends(30) == 2);
+  CHECK_THAT(confused.said(), Catch::Contains("cluster.tls.certificate")
+                                && Catch::Contains("holds no certificate"));
+  knock(j["cluster"]["nodes"][0]["port"].get<int>());
+  CHECK(up.said().find("is gone") == std::string::npos); // they cut nobody's link
   watched status({"status", config});
   CHECK(status.ends(30) == 0);
   CHECK_THAT(status.said(), Catch::Contains("gen0") && Catch::Contains("up"));
