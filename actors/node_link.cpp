@@ -2,8 +2,10 @@
 
 #include "actors/hub_actor.hpp"
 #include "actors/shell.hpp"
+#include "actors/silent_strangers.hpp"
 #include "actors/stream_config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 
 #include <caf/io/all.hpp>
 #include <caf/openssl/all.hpp>
@@ -11,6 +13,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <optional>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <set>
@@ -115,6 +118,7 @@ struct linked_system::parts {
   bool tls;
   node_config config;
   caf::actor_system system;
+  std::optional<silent_strangers> strangers; ///< at the port that it listens on
 };
 
 linked_system::linked_system(const settings& s) : parts_(std::make_unique<parts>(s)) {
@@ -146,6 +150,10 @@ void linked_system::listen(const caf::actor& actor, const node_settings& at) {
                      + "; is the port taken (perhaps by this cluster, already up)? Set another "
                        "cluster.nodes[].port, or stop what holds it (" 
                      + text_of(bound.error(), parts_->system) + ")");
+  parts_->strangers.emplace(*bound, 5, [](int closed) {
+    log::warning("cluster", "closed " + std::to_string(closed)
+                              + " connections whose other end said nothing");
+  });
 }
 
 caf::actor linked_system::connect(const node_settings& to, std::string& why) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <arpa/inet.h>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -53,6 +54,26 @@ nlohmann::json tiny(int steps) {
   return j;
 }
 
+int connect_to(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(static_cast<std::uint16_t>(port));
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
+  return fd;
+}
+
+/// Whether the other end closes this connection in time. Closes it too.
+bool cut_off(int fd, int seconds) {
+  timeval limit{seconds, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  char byte = 0;
+  const auto n = recv(fd, &byte, 1, 0);
+  close(fd);
+  return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
 /// Strangers at a port: silence, noise, HTTP, a greeting that claims 4 GB.
 void knock(int port) {
   const std::string huge("\x00\x00\x00\x00\xff\xff\xff\xff", 8);
@@ -60,15 +81,9 @@ void knock(int port) {
                                            huge + std::string(64, '\0'), std::string(5000, 'x')};
   std::vector<int> open;
   for (int i = 0; i < 200; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_port = htons(static_cast<std::uint16_t>(port));
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0) {
-      const auto& g = greetings[static_cast<std::size_t>(i) % greetings.size()];
-      [[maybe_unused]] auto sent = send(fd, g.data(), g.size(), MSG_NOSIGNAL);
-    }
+    const int fd = connect_to(port);
+    const auto& g = greetings[static_cast<std::size_t>(i) % greetings.size()];
+    [[maybe_unused]] auto sent = send(fd, g.data(), g.size(), MSG_NOSIGNAL);
     open.push_back(fd);
   }
   for (auto fd : open)
@@ -188,6 +203,7 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   CHECK(confused.ends(30) == 2);
   CHECK_THAT(confused.said(), Catch::Contains("cluster.tls.certificate")
                                 && Catch::Contains("holds no certificate"));
+  const int silent = connect_to(j["cluster"]["nodes"][0]["port"].get<int>());
   knock(j["cluster"]["nodes"][0]["port"].get<int>());
   CHECK(up.said().find("is gone") == std::string::npos); // they cut nobody's link
   watched status({"status", config});
@@ -196,6 +212,7 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   watched scale({"scale", "generators=2", config});
   CHECK(scale.ends(30) == 0);
   CHECK_THAT(scale.said(), Catch::Contains("generator: 1 → 2"));
+  CHECK(cut_off(silent, 15)); // connected a while ago, and nobody has ever spoken
   CHECK(watched({"down", config}).ends(60) == 0);
   CHECK(up.ends(30) == 130);
 }
