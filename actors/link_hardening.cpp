@@ -1,4 +1,4 @@
-// Two holes of CAF 0.17, closed from outside: the functions here stand before those of the same name
+// Three holes of CAF 0.17, closed from outside: the functions here stand before those of the same name
 // in the shared libraries (this file is part of the executable), and call them.
 
 #include "actors/link_hardening.hpp"
@@ -56,3 +56,26 @@ bool valid(const header& h) {
 }
 
 } // namespace caf::io::basp
+
+// CAF reads a payload that isn't there, and looks up senders that it doesn't know, when the first message
+// on a connection is not the greeting that it must be. (A member of basp::instance, by its symbol's name.)
+extern "C" caf::io::basp::connection_state
+_ZN3caf2io4basp8instance6handleEPNS_14execution_unitENS0_17connection_handleERNS1_6headerEPSt6vectorIcSaIcEE(
+  caf::io::basp::instance* self, caf::execution_unit* context, caf::io::connection_handle from,
+  caf::io::basp::header& h, std::vector<char>* payload) {
+  using namespace caf::io;
+  static const auto original
+    = millrace::next<basp::connection_state (*)(basp::instance*, caf::execution_unit*,
+                                                connection_handle, basp::header&,
+                                                std::vector<char>*)>(
+      "_ZN3caf2io4basp8instance6handleEPNS_14execution_unitENS0_17connection_handleERNS1_6headerE"
+      "PSt6vectorIcSaIcEE");
+  const auto greets = h.operation == basp::message_type::server_handshake
+                      || h.operation == basp::message_type::client_handshake;
+  const auto known = static_cast<bool>(self->tbl().lookup_direct(from));
+  const auto empty = payload == nullptr || payload->empty();
+  if ((!greets && !known) || (empty && h.operation != basp::message_type::heartbeat && h.payload_len > 0)
+      || (greets && empty))
+    return basp::connection_state::malformed_basp_message;
+  return original(self, context, from, h, payload);
+}
