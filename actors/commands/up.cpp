@@ -38,6 +38,7 @@ private:
   void ended(const node_processes::ended& e);
   void pass_interrupts();
   void restart_due();
+  [[nodiscard]] bool restart_is_due() const;
 
   run_arguments arguments_;
   settings options_;
@@ -144,6 +145,12 @@ void local_nodes::restart_due() {
     }
 }
 
+bool local_nodes::restart_is_due() const {
+  return ending_since_ == 0
+         && std::any_of(restarts_.begin(), restarts_.end(),
+                        [](const auto& entry) { return entry.second.due > 0; });
+}
+
 /// The first interrupt ends the run after its step: the trainer's node lets the others go. Where that
 /// one isn't here, this host's nodes leave. The second ends all at once.
 void local_nodes::pass_interrupts() {
@@ -165,7 +172,7 @@ int local_nodes::run() {
   std::fflush(stdout);
   for (const auto& n : here_)
     start(n);
-  while (processes_.running() > 0 || (ending_since_ == 0 && status_ == 0)) {
+  while (processes_.running() > 0 || restart_is_due()) {
     for (const auto& e : processes_.watch(0.2))
       ended(e);
     pass_interrupts();
