@@ -177,6 +177,27 @@ TEST_CASE("cluster: nodes that are killed and stopped come back, and every step 
   CHECK(kill(up.node("judge"), 0) != 0);
 }
 
+TEST_CASE("run: the whole process killed, --resume goes on from its newest checkpoint") {
+  scratch_folder folder("millrace-test");
+  auto j = tiny(400);
+  j.erase("cluster");
+  j["run"]["checkpoint_every"] = 40;
+  auto config = write(folder.path() / "c.json", j);
+  auto run = folder.path() / "run";
+  watched first({"run", config, "--run-dir", run.string()});
+  REQUIRE(first.says("step   50"));
+  first.signal(SIGKILL);
+  REQUIRE(first.ends() != 0);
+  REQUIRE_FALSE(fs::exists(run / "summary.json"));
+  watched again({"run", config, "--run-dir", run.string(), "--resume"});
+  INFO(first.said() << again.said());
+  CHECK(again.ends() == 0);
+  CHECK_THAT(again.said(), Catch::Contains("going on from v"));
+  auto summary = read(run / "summary.json");
+  CHECK(summary["steps"] == 400);
+  CHECK(summary["rollouts"]["trained"] == 400 * 16);
+}
+
 TEST_CASE("cluster: with certificates nodes know each other, and nobody else gets in") {
   scratch_folder folder("millrace-test");
   auto files = make_certificates(folder.path() / "certs", 1);
