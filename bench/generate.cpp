@@ -154,11 +154,12 @@ void compare_precisions(const subject& s, const options& how, measurements& out)
   }
 }
 
-/// Until every prompt is computed.
+/// Until every prompt is computed and answered by one token. No more is asked for: whoever is ready
+/// first would go on decoding, and its tokens would be taken for the others'.
 double prefill_seconds(const subject& s, bool share, std::int32_t group, std::int32_t length) {
   auto e = s.start({.max_batch = group, .share_prefixes = share});
   for (std::int32_t i = 0; i < group; ++i)
-    e->submit(s.task(1, i, length, 100));
+    e->submit(s.task(1, i, length, 1));
   return seconds([&] {
     while (e->statistics().sampled_tokens < group)
       e->step();

@@ -50,14 +50,4 @@ double peak_memory::bytes() const {
   return status_bytes("VmHWM") - before_;
 }
 
-temporary_folder::temporary_folder() {
-  auto pattern = (std::filesystem::temp_directory_path() / "millrace-bench-XXXXXX").string();
-  path_ = mkdtemp(pattern.data());
-}
-
-temporary_folder::~temporary_folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 } // namespace millrace::bench

@@ -2,7 +2,6 @@
 
 // What the benchmarks measure with.
 
-#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -25,18 +24,6 @@ public:
 
 private:
   double before_;
-};
-
-class temporary_folder {
-public:
-  temporary_folder();
-  ~temporary_folder();
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
-private:
-  std::filesystem::path path_;
 };
 
 } // namespace millrace::bench

@@ -7,6 +7,7 @@
 #include "runtime/metrics/board.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/lookup.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -73,7 +74,7 @@ struct watched_run {
 
 /// Windows of some seconds, in turn with one scrape a second and with none.
 watched_run watch_run(int windows, double window_s) {
-  temporary_folder folder;
+  scratch_folder folder("millrace-bench");
   watched_run out;
   std::atomic<bool> done{false};
   auto s = busy(1'000'000);

@@ -3,6 +3,7 @@
 #include "actors/training_run.hpp"
 #include "bench/instruments.hpp"
 #include "policy_loss/token_logprobs.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -115,7 +116,7 @@ settings task(std::uint64_t seed, const options& how) {
 }
 
 double accuracy_after(const settings& s) {
-  temporary_folder folder;
+  scratch_folder folder("millrace-bench");
   run_training({.options = s, .directory = folder.path() / "run", .quiet = true});
   std::ifstream in(folder.path() / "run" / "summary.json");
   return nlohmann::json::parse(in)["accuracy_after"].get<double>();

@@ -6,6 +6,7 @@
 #include "actors/training_run.hpp"
 #include "bench/instruments.hpp"
 #include "runtime/run_directory.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -56,7 +57,7 @@ struct finished_run {
 };
 
 finished_run run(const settings& s) {
-  temporary_folder folder;
+  scratch_folder folder("millrace-bench");
   run_training({.options = s, .directory = folder.path() / "run", .quiet = true});
   std::ifstream in(folder.path() / "run" / "summary.json");
   return {nlohmann::json::parse(in).value("accuracy_after", 0.0),

@@ -8,6 +8,7 @@
 #include "actors/training_run.hpp"
 #include "bench/instruments.hpp"
 #include "runtime/run_directory.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <map>
 #include <unistd.h>
@@ -165,7 +166,7 @@ settings long_tailed(std::int32_t eta, std::int32_t steps) {
 
 /// Trained tokens per second between the third step and the last.
 double trained_rate(std::int32_t eta, std::int32_t steps) {
-  temporary_folder folder;
+  scratch_folder folder("millrace-bench");
   run_training({.options = long_tailed(eta, steps), .directory = folder.path() / "run", .quiet = true});
   double tokens = 0, from = 0, to = 0;
   for (const auto& line : read_metrics(folder.path() / "run" / "metrics.jsonl")) {

@@ -2,6 +2,7 @@
 #include "runtime/error.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
+#include "runtime/scratch_folder.hpp"
 #include "test/actors/http_socket.hpp"
 
 #include <catch2/catch.hpp>
@@ -20,14 +21,8 @@ namespace {
 /// A run that one test watches, with a clock that it moves by hand.
 struct watched {
   explicit watched(settings s = {}) : options(std::move(s)) {
-    auto pattern = (fs::temp_directory_path() / "millrace-monitor-XXXXXX").string();
-    folder = mkdtemp(pattern.data());
     shown = std::make_unique<monitor>(options, folder, [this] { return now.load(); },
                                       std::make_shared<snapshot_board>());
-  }
-  ~watched() {
-    shown.reset();
-    fs::remove_all(folder);
   }
   [[nodiscard]] nlohmann::json announced() const {
     std::ifstream in(folder / "monitor.json");
@@ -43,7 +38,8 @@ struct watched {
 
   std::atomic<double> now{1000};
   settings options;
-  fs::path folder;
+  scratch_folder scratch{"millrace-test"};
+  fs::path folder = scratch.path();
   std::unique_ptr<monitor> shown;
 };
 

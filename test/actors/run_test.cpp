@@ -4,6 +4,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/run_directory.hpp"
+#include "runtime/scratch_folder.hpp"
 #include "test/actors/sequential_loop.hpp"
 
 #include <catch2/catch.hpp>
@@ -20,17 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-class temporary_folder {
-public:
-  temporary_folder() {
-    auto pattern = (fs::temp_directory_path() / "millrace-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~temporary_folder() { fs::remove_all(path_); }
-  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
-
-private:
-  fs::path path_;
+struct temporary_folder : scratch_folder {
+  temporary_folder() : scratch_folder("millrace-test") {}
+  [[nodiscard]] fs::path operator/(const char* name) const { return path() / name; }
 };
 
 settings tiny() {

@@ -3,6 +3,7 @@
 #include "runtime/atomic_file.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/checkpoint.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
@@ -23,8 +24,6 @@ namespace {
 class model_folder {
 public:
   explicit model_folder(std::uint64_t seed) {
-    std::string name = (fs::temp_directory_path() / "millrace-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
     std::ifstream in(std::string(MILLRACE_GOLDEN_DIR) + "/tokenizers.json");
     const auto golden = nlohmann::json::parse(in);
     for (const auto& c : golden["cases"])
@@ -51,7 +50,6 @@ public:
     model::initialise(config, e->staging(), seed);
     model::save_checkpoint(path_, config, e->staging());
   }
-  ~model_folder() { fs::remove_all(path_); }
 
   [[nodiscard]] std::unique_ptr<generation::engine> engine() const {
     generation::engine_options o;
@@ -71,7 +69,8 @@ public:
   std::shared_ptr<const model::tokenizer> tokens;
 
 private:
-  fs::path path_;
+  scratch_folder folder_{"millrace-test"};
+  fs::path path_ = folder_.path();
 };
 
 /// A server in a thread of this process.

@@ -5,6 +5,7 @@
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/metrics/lookup.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -43,9 +44,8 @@ settings small_run() {
 } // namespace
 
 TEST_CASE("run: everything is visible while it runs, every metric with a value from its actor") {
-  auto pattern = (fs::temp_directory_path() / "millrace-visible-XXXXXX").string();
-  fs::path folder = mkdtemp(pattern.data());
-  auto run_folder = folder / "run";
+  scratch_folder folder("millrace-test");
+  auto run_folder = folder.path() / "run";
   std::atomic<bool> done{false};
   std::string metrics_text, failure;
   top_frame frame;
@@ -123,5 +123,4 @@ TEST_CASE("run: everything is visible while it runs, every metric with a value f
     INFO(key);
     CHECK(last.contains(key));
   }
-  fs::remove_all(folder);
 }

@@ -2,6 +2,7 @@
 
 #include "runtime/model/model_config.hpp"
 #include "runtime/random.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,20 +12,8 @@
 namespace millrace::test {
 
 /// A folder of its own, removed at the end.
-class scratch_folder {
-public:
-  scratch_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~scratch_folder() { std::filesystem::remove_all(path_); }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
-private:
-  std::filesystem::path path_;
+struct scratch_folder : millrace::scratch_folder {
+  scratch_folder() : millrace::scratch_folder("millrace-test") {}
 };
 
 /// A small model of each family, with sizes that are no multiple of the kernels' widths.

@@ -4,12 +4,14 @@
 #include "runtime/log.hpp"
 #include "runtime/registry.hpp"
 #include "runtime/run_directory.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <functional>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
@@ -18,11 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder of its own for each test, gone afterwards.
-struct scratch {
-  fs::path path = fs::temp_directory_path() / ("millrace_test_" + std::to_string(::getpid()));
-  scratch() { fs::remove_all(path); fs::create_directories(path); }
-  ~scratch() { fs::remove_all(path); }
+struct scratch : scratch_folder {
+  scratch() : scratch_folder("millrace-test") {}
 };
 
 template <class Action>
@@ -45,7 +44,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST_CASE("a file appears whole or not at all") {
   scratch dir;
-  const auto file = dir.path / "a.txt";
+  const auto file = dir.path() / "a.txt";
   write_file_atomically(file, "old");
   {
     atomic_file f(file);
@@ -64,24 +63,49 @@ TEST_CASE("a file appears whole or not at all") {
   REQUIRE(!fs::exists(file.string() + ".partial"));
   write_file_atomically(file, "");
   REQUIRE(read_file(file).empty());
-  REQUIRE(contains(error_of([&] { write_file_atomically(dir.path / "no" / "x", "1"); }),
+  REQUIRE(contains(error_of([&] { write_file_atomically(dir.path() / "no" / "x", "1"); }),
                    "x.partial: can't create it: No such file or directory"));
-  REQUIRE(contains(error_of([&] { (void) read_file(dir.path / "none"); }), "can't read it"));
+  REQUIRE(contains(error_of([&] { (void) read_file(dir.path() / "none"); }), "can't read it"));
+}
+
+TEST_CASE("a scratch folder goes with its owner, also one that was killed") {
+  scratch dir;
+  {
+    scratch_folder a("work", dir.path()), b("work", dir.path());
+    REQUIRE(fs::is_directory(a.path()));
+    REQUIRE(fs::is_directory(b.path())); // and a is still there, though b looked for abandoned ones
+  }
+  REQUIRE(fs::is_empty(dir.path()));
+  const auto child = fork();
+  if (child == 0) {
+    const scratch_folder killed("work", dir.path());
+    write_file_atomically(killed.path() / "left", "behind");
+    kill(getpid(), SIGKILL);
+  }
+  waitpid(child, nullptr, 0);
+  REQUIRE(std::distance(fs::directory_iterator(dir.path()), {}) == 2); // it, and its owner's lock
+  fs::create_directory(dir.path() / "work-other"); // nobody's: left alone
+  {
+    scratch_folder next("work", dir.path());
+    REQUIRE(std::distance(fs::directory_iterator(dir.path()), {}) == 3);
+  }
+  REQUIRE(fs::exists(dir.path() / "work-other"));
+  REQUIRE_THROWS_AS(scratch_folder("work", dir.path() / "none"), user_error);
 }
 
 TEST_CASE("a full disk is an error, not a torn file") {
   if (!fs::exists("/dev/full"))
     return;
   scratch dir;
-  fs::create_symlink("/dev/full", dir.path / "a.partial");
-  REQUIRE(contains(error_of([&] { write_file_atomically(dir.path / "a", "x"); }),
+  fs::create_symlink("/dev/full", dir.path() / "a.partial");
+  REQUIRE(contains(error_of([&] { write_file_atomically(dir.path() / "a", "x"); }),
                    "No space left on device"));
-  REQUIRE(!fs::exists(dir.path / "a"));
+  REQUIRE(!fs::exists(dir.path() / "a"));
 }
 
 TEST_CASE("a run directory is never overwritten, and is held by one") {
   scratch dir;
-  const auto path = dir.path / "deep" / "run";
+  const auto path = dir.path() / "deep" / "run";
   {
     run_directory run(path, run_directory::mode::fresh);
     REQUIRE(contains(error_of([&] { run_directory(path, run_directory::mode::fresh); }),
@@ -90,12 +114,12 @@ TEST_CASE("a run directory is never overwritten, and is held by one") {
   }
   REQUIRE(contains(error_of([&] { run_directory(path, run_directory::mode::fresh); }), "--resume"));
   { run_directory again(path, run_directory::mode::resume); }
-  REQUIRE(contains(error_of([&] { run_directory(dir.path / "none", run_directory::mode::resume); }),
+  REQUIRE(contains(error_of([&] { run_directory(dir.path() / "none", run_directory::mode::resume); }),
                    "holds no run to resume"));
-  std::ofstream(dir.path / "file") << "x";
-  REQUIRE(contains(error_of([&] { run_directory(dir.path / "file", run_directory::mode::fresh); }),
+  std::ofstream(dir.path() / "file") << "x";
+  REQUIRE(contains(error_of([&] { run_directory(dir.path() / "file", run_directory::mode::fresh); }),
                    "is a file"));
-  REQUIRE(contains(error_of([&] { run_directory(dir.path, run_directory::mode::fresh); }),
+  REQUIRE(contains(error_of([&] { run_directory(dir.path(), run_directory::mode::fresh); }),
                    "is not empty"));
   REQUIRE(contains(error_of([&] { run_directory("/proc/none", run_directory::mode::fresh); }),
                    "can't make this folder"));
@@ -103,7 +127,7 @@ TEST_CASE("a run directory is never overwritten, and is held by one") {
 
 TEST_CASE("metrics: whole lines, rewound at a resume") {
   scratch dir;
-  run_directory run(dir.path / "run", run_directory::mode::fresh);
+  run_directory run(dir.path() / "run", run_directory::mode::fresh);
   REQUIRE(run.rewind_metrics(3) == 0);
   for (int step = 0; step < 10; ++step)
     run.append_metrics({{"step", step}, {"reward", step * 0.5}});
@@ -140,7 +164,7 @@ TEST_CASE("messages: level, who, file, from many threads") {
   scratch dir;
   std::vector<std::string> lines;
   log::set_screen([&](std::string_view line) { lines.emplace_back(line); });
-  log::set_file(dir.path / "log.txt");
+  log::set_file(dir.path() / "log.txt");
   log::debug("x", "not seen");
   log::warning("trainer", "step {} skipped");
   REQUIRE(lines.size() == 1);
@@ -157,9 +181,9 @@ TEST_CASE("messages: level, who, file, from many threads") {
   log::set_screen({});
   log::set_file({});
   REQUIRE(lines.size() == 201);
-  const auto file = read_file(dir.path / "log.txt");
+  const auto file = read_file(dir.path() / "log.txt");
   REQUIRE(std::count(file.begin(), file.end(), '\n') == 201);
-  REQUIRE(contains(error_of([&] { log::set_file(dir.path / "none" / "\n" / "x"); }) + "can't write",
+  REQUIRE(contains(error_of([&] { log::set_file(dir.path() / "none" / "\n" / "x"); }) + "can't write",
                    "can't write"));
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/error.hpp"
+#include "runtime/scratch_folder.hpp"
 #include "runtime/tensorboard.hpp"
 
 #include <catch2/catch.hpp>
@@ -43,8 +44,8 @@ TEST_CASE("tensorboard: the checksum's known values") {
 }
 
 TEST_CASE("tensorboard: events byte for byte") {
-  auto pattern = (fs::temp_directory_path() / "millrace-tb-XXXXXX").string();
-  fs::path folder = mkdtemp(pattern.data());
+  scratch_folder scratch("millrace-test");
+  const auto& folder = scratch.path();
   fs::path file;
   {
     tensorboard_writer w{folder / "tensorboard", 1.5};
@@ -60,18 +61,16 @@ TEST_CASE("tensorboard: events byte for byte") {
         == "\x09\0\0\0\0\0\0\0\x40\x10\xAC\x02\x2A\x0C\x0A\x0A\x0A\x03" "a/b\x15\0\0\0\x3F"s);
   CHECK(all[2].find("\x12\x10"s) == std::string::npos);
   CHECK(all[2].size() == 9 + 2 + 2 + 2 + 3 + 2 + 45 + 18 + 18);
-  fs::remove_all(folder);
 }
 
 TEST_CASE("tensorboard: two writers of one folder don't share a file; a resumed one says from where") {
-  auto pattern = (fs::temp_directory_path() / "millrace-tb-XXXXXX").string();
-  fs::path folder = mkdtemp(pattern.data());
+  scratch_folder scratch("millrace-test");
+  const auto& folder = scratch.path();
   tensorboard_writer a{folder, 1}, b{folder, 1, 40};
   CHECK(a.file() != b.file());
   CHECK(records(content(a.file())).size() == 1);
   auto resumed = records(content(b.file()));
   REQUIRE(resumed.size() == 2);
   CHECK(resumed[1].substr(9) == "\x10\x29\x3A\x02\x08\x01");
-  fs::remove_all(folder);
   REQUIRE_THROWS_AS(tensorboard_writer("/proc/no", 1), user_error);
 }
