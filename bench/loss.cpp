@@ -1,9 +1,8 @@
 #include "bench/benchmarks.hpp"
 
-#include "actors/training_run.hpp"
 #include "bench/instruments.hpp"
+#include "bench/stale_task.hpp"
 #include "policy_loss/token_logprobs.hpp"
-#include "runtime/scratch_folder.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -82,46 +81,6 @@ void compare_log_probs(const options& how, measurements& out) {
 
 // -- what corrections are worth --------------------------------------------------------------------
 
-struct contender {
-  std::string name;
-  std::function<void(settings&)> choose;
-};
-
-/// The quickstart's task with smaller batches; stale and with int8 weights unless it is the reference.
-settings task(std::uint64_t seed, const options& how) {
-  settings s;
-  s.seed = seed;
-  s.run.steps = how.quick ? 5 : 800;
-  s.run.log_every = 1000;
-  s.model.architecture = {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4,
-                          .intermediate = 192, .max_positions = 64};
-  s.data.held_out = 150;
-  s.data.arithmetic.max_operand = 6;
-  s.data.arithmetic.operations = "+-";
-  s.rollout = {.eta = 8, .batch_size = 512, .group_size = 8, .max_concurrent = 4608};
-  s.sampling.max_tokens = 6;
-  s.generator.max_batch = 256;
-  s.generator.dtype = weight_dtype::int8;
-  s.warmup = {.enabled = true, .steps = how.quick ? 10 : 1000, .batch_size = 256, .lr = 1e-3,
-              .target_accuracy = 0.3};
-  s.trainer.lr = 5e-4;
-  s.trainer.lr_warmup_steps = 10;
-  s.trainer.lr_schedule = lr_schedule::linear;
-  s.trainer.lr_floor = 0.05;
-  s.trainer.minibatches = 2;
-  s.trainer.micro_batch_tokens = 16384;
-  s.eval.prompts = 150;
-  s.log.level = log_level::error;
-  return s;
-}
-
-double accuracy_after(const settings& s) {
-  scratch_folder folder("millrace-bench");
-  run_training({.options = s, .directory = folder.path() / "run", .quiet = true});
-  std::ifstream in(folder.path() / "run" / "summary.json");
-  return nlohmann::json::parse(in)["accuracy_after"].get<double>();
-}
-
 void compare_corrections(const options& how, measurements& out) {
   auto use = [](std::string loss, nlohmann::json params, old_logits_source old) {
     return [=](settings& s) {
@@ -151,9 +110,9 @@ void compare_corrections(const options& how, measurements& out) {
   for (std::uint64_t seed = 1; seed <= (how.quick ? 1u : 3u); ++seed)
     for (const auto& c : contenders) {
       note("seed " + std::to_string(seed) + ", " + c.name);
-      auto s = task(seed, how);
+      auto s = stale_task(seed, how);
       c.choose(s);
-      found[c.name].push_back(accuracy_after(s));
+      found[c.name].push_back(train_run(s).accuracy);
       note("  held-out accuracy " + std::to_string(found[c.name].back()));
     }
   auto mean = [&](const std::string& name) {

@@ -3,10 +3,8 @@
 
 #include "bench/benchmarks.hpp"
 
-#include "actors/training_run.hpp"
 #include "bench/instruments.hpp"
-#include "runtime/run_directory.hpp"
-#include "runtime/scratch_folder.hpp"
+#include "bench/stale_task.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -20,49 +18,6 @@
 namespace millrace::bench {
 
 namespace {
-
-struct contender {
-  std::string name;
-  std::function<void(settings&)> choose;
-};
-
-settings task(std::uint64_t seed) {
-  settings s;
-  s.seed = seed;
-  s.run.log_every = 100000;
-  s.model.architecture = {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 4,
-                          .intermediate = 192, .max_positions = 64};
-  s.data.held_out = 150;
-  s.data.arithmetic.max_operand = 6;
-  s.data.arithmetic.operations = "+-";
-  s.rollout = {.eta = 8, .batch_size = 512, .group_size = 8, .max_concurrent = 4608};
-  s.sampling.max_tokens = 6;
-  s.generator.max_batch = 256;
-  s.generator.dtype = weight_dtype::int8;
-  s.algorithm.loss = {"mis_decoupled", {{"eps", 0.2}, {"disc_low", 0.2}, {"disc_high", 5.0}}};
-  s.warmup = {.enabled = true, .steps = 1000, .batch_size = 256, .lr = 1e-3,
-              .target_accuracy = 0.3};
-  s.trainer.lr = 5e-4;
-  s.trainer.lr_warmup_steps = 10;
-  s.trainer.minibatches = 2;
-  s.trainer.micro_batch_tokens = 16384;
-  s.eval.prompts = 150;
-  s.log.level = log_level::error;
-  return s;
-}
-
-struct finished_run {
-  double accuracy = 0;
-  std::vector<nlohmann::json> lines; ///< of metrics.jsonl
-};
-
-finished_run run(const settings& s) {
-  scratch_folder folder("millrace-bench");
-  run_training({.options = s, .directory = folder.path() / "run", .quiet = true});
-  std::ifstream in(folder.path() / "run" / "summary.json");
-  return {nlohmann::json::parse(in).value("accuracy_after", 0.0),
-          read_metrics(folder.path() / "run" / "metrics.jsonl")};
-}
 
 /// Of the training steps, the first η + 2 left out: until then there are fewer versions than usual.
 double mean_of(const finished_run& r, const std::string& key) {
@@ -103,13 +58,14 @@ void compare_costs(const options& how, measurements& out) {
   };
   std::map<std::string, double> step;
   for (const auto& c : contenders) {
-    auto s = task(1);
+    auto s = stale_task(1, how);
     s.run.steps = how.quick ? 14 : 60;
     s.warmup.steps = 50;
     s.eval.prompts = 10;
+    s.algorithm.loss = {"mis_decoupled", {{"eps", 0.2}, {"disc_low", 0.2}, {"disc_high", 5.0}}};
     c.choose(s);
     note("cost of " + c.name);
-    auto r = run(s);
+    auto r = train_run(s);
     auto path = mean_of(r, "old_logits_s") + mean_of(r, "old_logits_waited_s");
     step[c.name] = mean_of(r, "step_s");
     auto prefix = "old log-probs, " + c.name + ": ";
@@ -155,6 +111,7 @@ std::string curve(const finished_run& r) {
 void compare_worth(const options& how, measurements& out) {
   auto use = [](old_logits_source source, double window = 2, double reset = 0) {
     return [=](settings& s) {
+      s.algorithm.loss = {"mis_decoupled", {{"eps", 0.2}, {"disc_low", 0.2}, {"disc_high", 5.0}}};
       s.algorithm.old_logits = source;
       s.algorithm.ewma = {.window = window, .reset_below = reset,
                           .reset_rule = ewma_reset_rule::mask_and_clip};
@@ -171,13 +128,10 @@ void compare_worth(const options& how, measurements& out) {
   std::map<std::string, std::vector<double>> found;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed)
     for (const auto& c : contenders) {
-      auto s = task(seed);
-      s.run.steps = how.quick ? 5 : 250;
-      s.run.eval_every = how.quick ? 0 : 50;
-      if (how.quick)
-        s.warmup.steps = 10;
+      auto s = stale_task(seed, how);
+      s.run.eval_every = how.quick ? 0 : 100;
       c.choose(s);
-      auto r = run(s);
+      auto r = train_run(s);
       found[c.name].push_back(r.accuracy);
       note("seed " + std::to_string(seed) + ", " + c.name + ": held-out accuracy" + curve(r)
            + "; clipped " + std::to_string(mean_of(r, "clip_fraction_positive")) + ", masked "

@@ -1,10 +1,10 @@
 #include "bench/weightsync_processes.hpp"
 
 #include "test/weightsync/child_process.hpp"
+#include "weightsync/choose_transport.hpp"
 #include "weightsync/publisher.hpp"
 #include "weightsync/pull.hpp"
 #include "weightsync/stopwatch.hpp"
-#include "weightsync/ucx_transport.hpp"
 
 #include <unistd.h>
 
@@ -25,10 +25,11 @@ namespace {
 
 constexpr double patience_s = 300;
 
-// Tensors of about `bytes` in one piece of memory: a few large ones and a small one per layer.
+// Tensors of about `bytes`: a few large ones and a small one per layer. They lie in `memory` bytes,
+// one after the other, and from its beginning again where that is less.
 class model {
 public:
-  explicit model(std::size_t bytes) : memory_(bytes) {
+  explicit model(std::size_t bytes, std::size_t memory) : memory_(std::min(bytes, memory)) {
     constexpr std::int64_t hidden = 1024;
     std::size_t at = 0;
     for (int layer = 0; bytes - at >= 4 * hidden * hidden * 7; ++layer) {
@@ -39,7 +40,7 @@ public:
       at = add(name + ".mlp", {3 * hidden, hidden}, at);
     }
     at = add("rest", {static_cast<std::int64_t>((bytes - at) / 4)}, at);
-    for (std::size_t i = 0; i < bytes / 4; ++i)
+    for (std::size_t i = 0; i < memory_.size() / 4; ++i)
       reinterpret_cast<std::uint32_t*>(memory_.data())[i] = static_cast<std::uint32_t>(i) * 2654435761U;
   }
   [[nodiscard]] const std::vector<tensor_view>& views() const { return views_; }
@@ -47,30 +48,28 @@ public:
 
 private:
   std::size_t add(std::string name, tensor_shape shape, std::size_t at) {
-    tensor_view v{std::move(name), dtype::f32, std::move(shape), memory_.data() + at};
+    tensor_view v{std::move(name), dtype::f32, std::move(shape)};
+    if (next_ + v.bytes() > memory_.size())
+      next_ = 0;
+    v.data = memory_.data() + next_;
+    next_ += v.bytes();
     views_.push_back(v);
     return at + v.bytes();
   }
 
   std::vector<std::byte> memory_;
+  std::size_t next_ = 0;
   std::vector<tensor_view> views_;
 };
 
-ucx_options options_for(const std::string& transports) {
-  ucx_options o;
-  o.transports = transports;
-  if (transports == "tcp")
-    o.devices = "lo";
-  return o;
-}
-
-void run_trainer(channel& line, std::size_t bytes, const std::string& transports) {
-  ucx_transport carrier(options_for(transports));
-  model weights(bytes);
+void run_trainer(channel& line, const sync_setup& how) {
+  auto carrier_ = choose_transport({how.protocols});
+  auto& carrier = *carrier_;
+  model weights(how.bytes, how.parameter_bytes);
   publisher source(carrier, replicated(weights.views()), {});
   std::int32_t v = 0;
   while (line.receive(patience_s)) {
-    weights.memory()[static_cast<std::size_t>(v) % bytes] ^= std::byte{1};
+    weights.memory()[static_cast<std::size_t>(v) % weights.memory().size()] ^= std::byte{1};
     stopwatch watch;
     auto m = source.publish({v}, weights.views(), v);
     line.send(std::to_string(watch.seconds()));
@@ -80,25 +79,26 @@ void run_trainer(channel& line, std::size_t bytes, const std::string& transports
 }
 
 // Copies as many bytes as a pull brings, from one half of the tensors' memory to the other.
-double copy_s(std::vector<std::byte>& memory) {
+double copy_s(std::vector<std::byte>& memory, std::size_t bytes) {
   constexpr std::size_t step = std::size_t{1} << 20U;
   auto half = memory.size() / 2;
   stopwatch watch;
-  for (int pass = 0; pass < 2; ++pass)
+  for (std::size_t done = 0; done < bytes; done += half)
     for (std::size_t at = 0; at < half; at += step)
       std::memcpy(memory.data() + at, memory.data() + half + at, std::min(step, half - at));
   return watch.seconds();
 }
 
-void run_receiver(channel& line, std::size_t bytes, int index, const std::string& transports) {
-  ucx_transport carrier(options_for(transports));
-  model staging(bytes);
+void run_receiver(channel& line, const sync_setup& setup, int index) {
+  auto carrier_ = choose_transport({setup.protocols});
+  auto& carrier = *carrier_;
+  model staging(setup.bytes, setup.tensor_bytes);
   puller sink(carrier, staging.views(), replicated(staging.views()));
   auto in_use = staging.views();
   auto other = staging.views();
   while (auto message = line.receive(patience_s)) {
     if (message->empty()) {
-      line.send(std::to_string(copy_s(staging.memory())));
+      line.send(std::to_string(copy_s(staging.memory(), setup.bytes)));
       continue;
     }
     auto m = manifest_from_binary(*message);
@@ -119,21 +119,20 @@ void run_receiver(channel& line, std::size_t bytes, int index, const std::string
 } // namespace
 
 struct weightsync_processes::implementation {
-  std::size_t bytes;
+  sync_setup setup;
   child_process trainer;
   std::vector<std::unique_ptr<child_process>> receivers;
 
-  implementation(std::size_t n, int count, const std::string& transports)
-    : bytes(n), trainer([=](channel& line) { run_trainer(line, n, transports); }) {
-    for (int i = 0; i < count; ++i)
+  explicit implementation(const sync_setup& how)
+    : setup(how), trainer([how](channel& line) { run_trainer(line, how); }) {
+    for (int i = 0; i < how.receivers; ++i)
       receivers.push_back(std::make_unique<child_process>(
-        [=](channel& line) { run_receiver(line, n, i, transports); }));
+        [how, i](channel& line) { run_receiver(line, how, i); }));
   }
 };
 
-weightsync_processes::weightsync_processes(std::size_t bytes, int receivers,
-                                           const std::string& transports)
-  : impl_(std::make_unique<implementation>(bytes, receivers, transports)) {}
+weightsync_processes::weightsync_processes(const sync_setup& how)
+  : impl_(std::make_unique<implementation>(how)) {}
 
 weightsync_processes::~weightsync_processes() = default;
 
@@ -169,7 +168,7 @@ double weightsync_processes::memcpy_gb_s() {
   double slowest = 0;
   for (auto& r : impl_->receivers)
     slowest = std::max(slowest, std::stod(r->line().receive_text(patience_s).value_or("1e9")));
-  auto bytes = static_cast<double>(impl_->bytes) * static_cast<double>(impl_->receivers.size());
+  auto bytes = static_cast<double>(impl_->setup.bytes) * static_cast<double>(impl_->receivers.size());
   return bytes / 1e9 / slowest;
 }
 

@@ -16,11 +16,21 @@ struct sync_times {
   double pause_s = 0; ///< exchanging the two sets of tensors
 };
 
+struct sync_setup {
+  std::size_t bytes = 0; ///< of the weights
+  int receivers = 1;
+  std::string protocols; ///< as weight_sync.protocols
+  /// Memory that the trainer's and each receiver's tensors share in turn, where it can't be as much
+  /// as their bytes: far more than any cache, so that what is measured stays the same.
+  std::size_t parameter_bytes = 0;
+  std::size_t tensor_bytes = 0;
+};
+
 /// A trainer process and some receiver processes with one model of f32 tensors in Llama's
-/// proportions, over UCX.
+/// proportions, by the transport that a run would take.
 class weightsync_processes {
 public:
-  weightsync_processes(std::size_t bytes, int receivers, const std::string& transports);
+  explicit weightsync_processes(const sync_setup& how);
   ~weightsync_processes();
 
   /// Publishes the next version and lets all receivers pull it at once. Throws when one fails.
