@@ -25,12 +25,12 @@ caf::behavior controller_state::start(controller_actor_options options,
   });
   return {
     // -- who is there -----------------------------------------------------------------------------
-    [this](joined_atom, const std::string& name, std::int64_t capacity, version v,
+    [this](generator_joined_atom, const std::string& name, std::int64_t capacity, version v,
            const caf::actor& handle) {
       add_generator(name, capacity, v, handle);
       flush();
     },
-    [this](joined_atom, const std::string& name, const caf::actor& handle) {
+    [this](reward_joined_atom, const std::string& name, const caf::actor& handle) {
       auto same = [&](const reward_worker& w) { return w.handle == handle; };
       if (std::none_of(rewards_.begin(), rewards_.end(), same)) {
         self_->monitor(handle);
@@ -38,7 +38,7 @@ caf::behavior controller_state::start(controller_actor_options options,
       }
       send_scores(std::exchange(unsent_scores_, {}));
     },
-    [this](joined_atom, const caf::actor& replay) {
+    [this](replay_joined_atom, const caf::actor& replay) {
       if (replay == replay_)
         return;
       replay_ = replay;

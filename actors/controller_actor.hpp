@@ -22,13 +22,16 @@ struct controller_actor_options {
 
 /// Shell of the rollout_controller: turns its actions into requests, and lost requests into events.
 ///
-/// Takes: (joined_atom, generator's name, capacity, version, actor): it is there, and samples with
-/// that version from now on; (joined_atom, reward worker's
-/// name, actor), (joined_atom, replay buffer); the stream's messages; (save_atom) → std::string
-/// (JSON), (save_atom, std::string) to go on from that; (totals_atom) → std::string (JSON);
-/// (flight_atom) → in_flight_reply; in_flight_query →
-/// old_logit_supply; (annotate_atom, actor): that one gets a copy of each delivered group; (filter_atom, name, actor):
-/// that one is asked about each group before it is delivered; (drain_atom). Whoever joins is monitored, and given up when it dies.
+/// Takes:
+/// - (generator_joined_atom, generator's name, capacity, version, actor): it is there, and samples
+///   with that version from now on; (reward_joined_atom, reward worker's name, actor);
+///   (replay_joined_atom, replay buffer). Whoever joins is monitored, and given up when it dies;
+/// - the stream's messages;
+/// - (annotate_atom, actor): that one gets a copy of each delivered group; (filter_atom, name, actor):
+///   that one is asked about each group before it is delivered;
+/// - (totals_atom) → std::string (JSON); (flight_atom) → in_flight_reply; in_flight_query →
+///   old_logit_supply;
+/// - (save_atom) → std::string (JSON); (save_atom, std::string) to go on from that; (drain_atom).
 class controller_state {
 public:
   static inline const char* name = "controller";

@@ -141,7 +141,7 @@ void generator_state::install(const weights_ready& ready) {
     self_->send(peers_.controller, rollouts_progress{engine_->partials()});
   // One message joins and acknowledges: two could overtake each other.
   insist(self_, peers_.controller, options_.request_timeout_s,
-         caf::make_message(joined_atom::value, options_.name, options_.capacity, ready.v,
+         caf::make_message(generator_joined_atom::value, options_.name, options_.capacity, ready.v,
                            caf::actor{self_}),
          [this, v = ready.v] { return report_.v == v; });
   report();

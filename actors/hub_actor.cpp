@@ -73,9 +73,9 @@ caf::behavior hub_state::start(hub_options options) {
       own.host = head->host;
       own.agent = opening.supervisor;
     },
-    [this](joined_atom, const std::string& node, const caf::actor& introspector) {
+    [this](node_joined_atom, const std::string& node, const caf::actor& introspector) {
       if (options_.introspector)
-        self_->send(options_.introspector, joined_atom::value, node, introspector);
+        self_->send(options_.introspector, node_joined_atom::value, node, introspector);
     },
     [this](leave_atom, const std::string& node) {
       if (auto m = members_.find(node); m != members_.end() && m->second.state == presence::up) {

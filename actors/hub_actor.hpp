@@ -33,8 +33,9 @@ struct hub_opening {
 /// The door of the trainer's node: other nodes come to it, get what they need, and are watched.
 ///
 /// Takes: node_hello → node_welcome; (tick_atom, text): what the run does until it opens;
-/// hub_opening; (joined_atom, name, a node's introspector); (leave_atom, name); (status_atom) → JSON text; (scale_atom, kind, count) → text;
-/// (stop_atom); (finished_atom, text): tells all nodes that the run is over, and lets nobody in.
+/// hub_opening; (node_joined_atom, name, a node's introspector); (leave_atom, name); (status_atom) →
+/// JSON text; (scale_atom, kind, count) → text; (stop_atom); (finished_atom, text): tells all nodes
+/// that the run is over, and lets nobody in.
 class hub_state {
 public:
   static inline const char* name = "hub";

@@ -20,7 +20,7 @@ caf::behavior introspector_state::start(introspector_options options,
   return {
     [this](inspect_atom) { return tree_->local()->snapshots(now_s(self_)); },
     [this](inspect_atom, all_atom) { return tree_->all(now_s(self_)); },
-    [this](joined_atom, const std::string& node, const caf::actor& introspector) {
+    [this](node_joined_atom, const std::string& node, const caf::actor& introspector) {
       auto& p = peers_[node];
       if (p.handle == introspector)
         return;

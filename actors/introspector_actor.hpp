@@ -23,7 +23,7 @@ struct introspector_options {
 ///   (inspect_atom) → std::vector<actor_snapshot>: this process. From the board, so that a busy or
 ///     stuck actor delays nothing.
 ///   (inspect_atom, all_atom) → std::vector<actor_snapshot>: all nodes, as they answered last.
-///   (joined_atom, node's name, introspector): a node to be asked from now on.
+///   (node_joined_atom, node's name, introspector): a node to be asked from now on.
 class introspector_state {
 public:
   static inline const char* name = "introspector";

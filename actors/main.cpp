@@ -40,5 +40,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "millrace: %s\n", e.what());
     return 1;
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "millrace: what it said could not be written (is the disk full?)\n");
+    return 1;
+  }
   return status;
 }

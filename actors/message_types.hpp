@@ -10,7 +10,12 @@ namespace millrace {
 using tick_atom = caf::atom_constant<caf::atom("tick")>;      ///< to oneself: time has passed
 using start_atom = caf::atom_constant<caf::atom("start")>;    ///< begin to train
 using decode_atom = caf::atom_constant<caf::atom("decode")>;  ///< to oneself: one decode step
-using joined_atom = caf::atom_constant<caf::atom("joined")>;  ///< an actor joined the stream
+// An actor joined the stream: with its handle, and what is known of it.
+using generator_joined_atom = caf::atom_constant<caf::atom("gen_joined")>;
+using reward_joined_atom = caf::atom_constant<caf::atom("rew_joined")>;
+using replay_joined_atom = caf::atom_constant<caf::atom("rep_joined")>;
+using receiver_joined_atom = caf::atom_constant<caf::atom("rcv_joined")>;
+using node_joined_atom = caf::atom_constant<caf::atom("node_joins")>; ///< a node's introspector
 using save_atom = caf::atom_constant<caf::atom("save")>;      ///< what a checkpoint needs of you
 using totals_atom = caf::atom_constant<caf::atom("totals")>;  ///< the ledger's sums
 using flight_atom = caf::atom_constant<caf::atom("in_flight")>; ///< → in_flight_reply

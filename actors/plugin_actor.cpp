@@ -5,6 +5,7 @@
 #include "runtime/log.hpp"
 #include "runtime/metrics/metric.hpp"
 #include "runtime/plugins/json_parameters.hpp"
+#include "runtime/scratch_folder.hpp"
 
 #include <list>
 
@@ -120,6 +121,14 @@ private:
   std::list<gauge_handle> gauges_;
   metric_set* metrics_ = nullptr;
 };
+
+void try_plugin_actor(const plugins::registered<plugin::actor_factory>& made_by,
+                      const plugin_actor_options& options) {
+  const scratch_folder files("millrace-check");
+  plugin_actor_context context(made_by.from.name, options.name, files.path().string(),
+                               [] { return 0.0; });
+  static_cast<void>(plugins::make(made_by, options.params, options.where, context));
+}
 
 plugin_actor_state::~plugin_actor_state() {
   if (actor_)

@@ -57,6 +57,11 @@ caf::behavior plugin_actor(caf::stateful_actor<plugin_actor_state>* self,
                            plugin_actor_options options, caf::actor controller,
                            caf::actor recorder);
 
+/// Makes such an actor's inner part once and drops it, to see whether it takes its parameters. Its run
+/// directory is a scratch folder. \throws user_error
+void try_plugin_actor(const plugins::registered<plugin::actor_factory>& made_by,
+                      const plugin_actor_options& options);
+
 /// The metrics that every actor of a plugin has are declared when its kind is registered: from then
 /// on the catalogue has them.
 void declare_plugin_actor(const std::string& kind);

@@ -8,6 +8,7 @@
 #include "rollout/plugin_source.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/metric.hpp"
+#include "runtime/plugins/json_parameters.hpp"
 #include "runtime/plugins/plugin_host.hpp"
 
 #include <map>
@@ -112,6 +113,18 @@ void load_plugins(const settings& s) {
   if (const auto& name = s.rollout.environment.name; !name.empty())
     static_cast<void>(environments().get(name, "rollout.environment.name"));
   generation::check_plugin_names(s.generator);
+}
+
+void check_plugin_parameters(const settings& s, const model::model_config* model) {
+  if (const auto& world = s.rollout.environment; !world.name.empty())
+    static_cast<void>(plugins::make(environments().get(world.name, "rollout.environment.name"),
+                                    world.params, "rollout.environment.params"));
+  generation::check_plugin_parameters(s.generator, model);
+  for (std::size_t i = 0; i < s.actors.size(); ++i) {
+    const auto where = "actors[" + std::to_string(i) + "]";
+    try_plugin_actor(actor_kinds().get(s.actors[i].kind, where + ".kind"),
+                     {s.actors[i].kind, where + ".params", s.actors[i].params, {}});
+  }
 }
 
 std::vector<known_name> known_names() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/config/settings.hpp"
+#include "runtime/model/model_config.hpp"
 #include "runtime/plugins/plugin.hpp"
 #include "runtime/registry.hpp"
 
@@ -16,6 +17,11 @@ registry<plugins::registered<plugin::actor_factory>>& actor_kinds();
 /// its kind are looked up. A plugin that is loaded already is left as it is. Also checks that what
 /// the settings name of plugins only is there. \throws user_error
 void load_plugins(const settings& s);
+
+/// Makes each environment, sampler, generator backend and actor that the settings name once and drops
+/// it, to see whether it takes its parameters: what a run would find out only when it starts. A backend
+/// only where the model's shape is known. \throws user_error
+void check_plugin_parameters(const settings& s, const model::model_config* model);
 
 /// One thing that can be named in a configuration.
 struct known_name {

@@ -13,7 +13,7 @@ namespace millrace {
 /// The publishing side of weight sync: tells receivers of each new version, and keeps their leases.
 /// `Publisher` is weightsync::publisher, or in the simulator its state machine alone.
 ///
-/// Takes: (joined_atom, "receiver" name, actor); weights_published from the trainer; lease_request →
+/// Takes: (receiver_joined_atom, receiver's name, actor); weights_published from the trainer; lease_request →
 /// lease_reply; lease_update. A receiver that dies gives up its leases.
 template <class Publisher>
 class publisher_state {
@@ -32,7 +32,7 @@ public:
     self_->set_down_handler([this](const caf::down_msg& down) { forget(down.source); });
     self_->delayed_send(self_, after(1), tick_atom::value);
     return {
-      [this](joined_atom, const std::string& receiver, const caf::actor& handle) {
+      [this](receiver_joined_atom, const std::string& receiver, const caf::actor& handle) {
         auto& known = receivers_[receiver];
         if (known != handle)
           self_->monitor(handle);

@@ -56,10 +56,10 @@ caf::behavior replay_state::start(replay_actor_options options, caf::actor contr
   seen_ = {self_, "replay", "replay"};
   show();
   insist(self_, controller_, options_.request_timeout_s,
-         caf::make_message(joined_atom::value, caf::actor{self_}));
+         caf::make_message(replay_joined_atom::value, caf::actor{self_}));
   if (trainer)
     insist(self_, trainer, options_.request_timeout_s,
-           caf::make_message(joined_atom::value, caf::actor{self_}));
+           caf::make_message(replay_joined_atom::value, caf::actor{self_}));
   return {
     [this](buffer_groups& groups) { insert(groups); },
     [this](const batch_request& request) { return take_request(request); },

@@ -12,7 +12,7 @@ caf::behavior reward_state::start(std::string worker, std::shared_ptr<const rewa
   seen_ = {self_, "reward", worker};
   seen_.waiting("controller", "answers to judge");
   insist(self_, controller, 5,
-         caf::make_message(joined_atom::value, std::move(worker), caf::actor{self_}));
+         caf::make_message(reward_joined_atom::value, std::move(worker), caf::actor{self_}));
   return {
     [this](drain_atom) { self_->quit(caf::exit_reason::user_shutdown); }, // it holds no work
     [this](const score_batch& batch) {

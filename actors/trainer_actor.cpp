@@ -46,7 +46,7 @@ caf::behavior trainer_state::start(trainer_options options, trainer_peers peers)
   self_->link_to(peers_.worker); // they live and die together
   return {
     [this](start_atom) { publish_first(); },
-    [this](joined_atom, const caf::actor& replay) {
+    [this](replay_joined_atom, const caf::actor& replay) {
       std::erase(replays_, replay);
       replays_.push_back(replay);
       if (std::exchange(waits_for_replay_, false))

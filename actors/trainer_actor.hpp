@@ -52,7 +52,7 @@ struct trainer_peers {
 /// The trainer's course: ask for a batch → train → publish → tell → (checkpoint) → again. It asks
 /// for the batch of version v + 1 only after the controller has noted v + 1.
 ///
-/// Takes (start_atom), (joined_atom, replay buffer) at its start and restarts, (annotate_atom,
+/// Takes (start_atom), (replay_joined_atom, replay buffer) at its start and restarts, (annotate_atom,
 /// old-logit actor) likewise, (drain_atom): stop after the step under way.
 ///
 /// Before a step it asks for what the old log-probs need beside the batch (old_logit_supply): the

@@ -153,7 +153,7 @@ worker_node::ending worker_node::work(const node_welcome& welcome) {
   auto introspector = link_.system().spawn(
     introspector_actor, introspector_options{}, std::make_shared<node_tree>(board),
     std::make_shared<process_presence>(*board, stream_now()));
-  self_->send(hub_, joined_atom::value, node_.name, introspector);
+  self_->send(hub_, node_joined_atom::value, node_.name, introspector);
   self_->monitor(children);
   self_->monitor(hub_);
   auto end = ending::lost;

@@ -41,7 +41,7 @@ struct instant_generator_state {
 caf::behavior instant_generator(caf::stateful_actor<instant_generator_state>* self,
                                 caf::actor controller, std::int64_t capacity) {
   report_exceptions(self);
-  self->send(controller, joined_atom::value, std::string("generator-0"), capacity, version{0},
+  self->send(controller, generator_joined_atom::value, std::string("generator-0"), capacity, version{0},
              caf::actor{self});
   return {
     [=](assign_tasks& tasks) {
@@ -63,7 +63,7 @@ caf::behavior instant_generator(caf::stateful_actor<instant_generator_state>* se
     [](const cancel_rollouts&) {},
     [=](const weights_published& p) {
       self->state.v = p.v.value;
-      self->send(controller, joined_atom::value, std::string("generator-0"), capacity, p.v,
+      self->send(controller, generator_joined_atom::value, std::string("generator-0"), capacity, p.v,
                  caf::actor{self});
     },
   };

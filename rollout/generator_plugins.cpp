@@ -59,6 +59,16 @@ auto drawing_by(const sampler_entry& r, const nlohmann::json& params) {
   };
 }
 
+auto make_backend(const generator_settings& s, const engine_options& options,
+                  const model::model_config& config, const model::tokenizer* tokens) {
+  const auto& r = backends().get(s.backend.name, "generator.backend.name");
+  const auto o = resolved(options, config, tokens);
+  const plugin::generator_context context{model::to_json(config).dump(),
+                                          static_cast<std::int32_t>(config.vocab_size),
+                                          o.max_context, o.max_batch, o.threads};
+  return plugins::make(r, s.backend.params, "generator.backend.params", context);
+}
+
 std::unique_ptr<engine> make_inner(const generator_settings& s, engine_options options,
                                    const model::model_config& config,
                                    std::shared_ptr<const model::tokenizer> tokens) {
@@ -70,17 +80,21 @@ std::unique_ptr<engine> make_inner(const generator_settings& s, engine_options o
                               std::move(tokens));
   if (s.backend.name.empty())
     return make_engine(options, config, std::move(tokens));
-  const auto& r = backends().get(s.backend.name, "generator.backend.name");
-  const auto o = resolved(options, config, tokens.get());
-  const plugin::generator_context context{model::to_json(config).dump(),
-                                          static_cast<std::int32_t>(config.vocab_size),
-                                          o.max_context, o.max_batch, o.threads};
-  auto backend = plugins::make(r, s.backend.params, "generator.backend.params", context);
-  return std::make_unique<backend_engine>(r.from, std::move(backend), options, config,
-                                          std::move(tokens));
+  auto backend = make_backend(s, options, config, tokens.get());
+  return std::make_unique<backend_engine>(
+    backends().get(s.backend.name, "generator.backend.name").from, std::move(backend), options,
+    config, std::move(tokens));
 }
 
 } // namespace
+
+void check_plugin_parameters(const generator_settings& s, const model::model_config* config) {
+  if (!s.sampler.name.empty())
+    static_cast<void>(plugins::make(samplers().get(s.sampler.name, "generator.sampler.name"),
+                                    s.sampler.params, "generator.sampler.params"));
+  if (config && !s.backend.name.empty() && s.backend.name != openai_backend)
+    static_cast<void>(make_backend(s, {}, *config, nullptr));
+}
 
 std::unique_ptr<engine> make_engine(const settings& s, engine_options options,
                                     const model::model_config& config,

@@ -24,6 +24,10 @@ void add_plugin_generators(const plugins::loaded_plugin& from);
 /// \throws user_error when the settings name a backend or sampler that there isn't
 void check_plugin_names(const generator_settings& s);
 
+/// Makes what the settings name of plugins once, to see whether it takes its parameters; a backend
+/// only where the model is known. \throws user_error
+void check_plugin_parameters(const generator_settings& s, const model::model_config* config);
+
 /// The engine that the settings ask for: the built-in one or a plugin's generator (generator.backend),
 /// with a plugin's sampler and environment where they are named. `prompts` may be empty where there is
 /// no environment.

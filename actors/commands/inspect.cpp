@@ -114,7 +114,26 @@ void print_changes(const actor_snapshot& a, std::map<std::string, std::string>& 
     }
 }
 
+/// All actors, one a line.
+int list_actors(const inspect_arguments& a) {
+  const auto all = introspect(find_run(a.run));
+  if (a.json) {
+    std::printf("%s\n", all["actors"].dump(2).c_str());
+    return 0;
+  }
+  std::printf("%-28s %-12s %-14s %s\n", "actor", "kind", "node", "state");
+  for (const auto& actor : all["actors"]) {
+    const auto s = snapshot_from_json(actor);
+    const auto state = s.waits_for.empty() ? s.state : "waits for " + s.waits_for + ": " + s.reason;
+    std::printf("%-28s %-12s %-14s %s, %s\n", s.name.c_str(), s.kind.c_str(), s.node.c_str(),
+                state.c_str(), short_duration(s.since).c_str());
+  }
+  return 0;
+}
+
 int inspect(const inspect_arguments& a) {
+  if (a.actor.empty())
+    return list_actors(a);
   auto run = find_run(a.run);
   std::signal(SIGINT, [](int) { stop_inspect = 1; });
   std::signal(SIGPIPE, SIG_DFL);
@@ -151,9 +170,9 @@ int inspect(const inspect_arguments& a) {
 } // namespace
 
 void add_inspect_command(CLI::App& app, int& status) {
-  auto* cmd = app.add_subcommand("inspect", "Show one actor of a running training, all of it");
+  auto* cmd = app.add_subcommand("inspect", "Show one actor of a running training, all of it; or which there are");
   auto a = std::make_shared<inspect_arguments>();
-  cmd->add_option("actor", a->actor, "Its name, as `millrace top` shows it")->required();
+  cmd->add_option("actor", a->actor, "Its name, or NODE/NAME; without it, all are listed");
   cmd->add_option("--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
                                    "under runs/)");
   cmd->add_flag("--json", a->json, "As JSON; with --follow one object a line");

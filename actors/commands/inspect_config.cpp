@@ -19,11 +19,8 @@ namespace millrace {
 namespace {
 
 /// What a run will take, as far as its settings tell.
-void print_memory(const settings& s) {
-  auto shape = trainer::model_shape(s);
-  if (!shape)
-    return;
-  auto items = trainer::run_memory(*shape, s);
+void print_memory(const model::model_config& shape, const settings& s) {
+  auto items = trainer::run_memory(shape, s);
   std::printf("memory at its most, predicted:\n");
   for (const auto& i : items)
     std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
@@ -59,7 +56,10 @@ void add_check_command(CLI::App& app, int& status) {
       make_prompt_source(s.data, s.seed);
     for (const auto& remark : trainer::check_algorithm(s))
       std::printf("note: %s\n", remark.c_str());
-    print_memory(s);
+    const auto shape = trainer::model_shape(s);
+    check_plugin_parameters(s, shape ? &*shape : nullptr);
+    if (shape)
+      print_memory(*shape, s);
     std::printf("%s: no errors\n", file->c_str());
     status = 0;
   });

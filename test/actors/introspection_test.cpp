@@ -126,8 +126,8 @@ TEST_CASE("introspection: the tree holds all nodes; one that is stuck or gone is
     me->set_default_handler(caf::skip);
     return {[](tick_atom) {}};
   });
-  self->send(speaker, joined_atom::value, std::string("node-b"), far);
-  self->send(speaker, joined_atom::value, std::string("node-c"), deaf);
+  self->send(speaker, node_joined_atom::value, std::string("node-b"), far);
+  self->send(speaker, node_joined_atom::value, std::string("node-c"), deaf);
   auto of = [&](const std::string& node) {
     std::vector<actor_snapshot> out;
     auto began = steady();

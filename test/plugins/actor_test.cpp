@@ -47,7 +47,7 @@ public:
 /// Answers at once.
 caf::behavior quick_generator(caf::event_based_actor* self, caf::actor controller) {
   insist(self, controller, 1,
-         caf::make_message(joined_atom::value, std::string("generator-0"), std::int64_t{64},
+         caf::make_message(generator_joined_atom::value, std::string("generator-0"), std::int64_t{64},
                            version{0}, caf::actor{self}));
   return {
     [=](assign_tasks& tasks) {
@@ -106,7 +106,7 @@ outcome run(const plugins::registered<plugin::actor_factory>& made_by, const nlo
       .receive([](const actor_snapshot&) {}, [](const caf::error&) {});
     self->request(controller, within(10), filter_atom::value, po.name, filter)
       .receive([] {}, [](const caf::error&) {});
-    self->request(controller, within(10), joined_atom::value, caf::actor{self})
+    self->request(controller, within(10), replay_joined_atom::value, caf::actor{self})
       .receive([] {}, [](const caf::error&) {});
     auto judge = self->spawn(reward_actor, "reward-0", std::make_shared<pay>(), controller);
     auto generator = self->spawn(quick_generator, controller);
