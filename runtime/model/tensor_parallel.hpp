@@ -19,6 +19,13 @@ namespace millrace::model {
 struct tensor_group {
   std::int64_t rank = 0, size = 1;
   std::function<void(at::Tensor&)> sum, largest;
+  /// Sequence parallel (Korthikanti et al. 2022): between the split layers each rank has its share of
+  /// the tokens only, rows [rank·c, (rank + 1)·c) of all, c = ⌈N / size⌉, the last padded.
+  bool sequence = false;
+  /// part [c, d] of every rank → whole [size·c, d], in rank order; and whole of every rank, summed →
+  /// this rank's part. Where `sequence` is set.
+  std::function<void(const at::Tensor& part, at::Tensor& whole)> gather;
+  std::function<void(const at::Tensor& whole, at::Tensor& part)> scatter_sum;
 };
 
 /// The shape of one rank's part. \throws user_error where it can't be split: heads, kv_heads and

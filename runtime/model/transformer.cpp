@@ -55,6 +55,7 @@ struct transformer::parts {
   std::shared_ptr<const tensor_group> group;
   model_config config; ///< of this rank's part
   bool recompute = false;
+  at::ScalarType compute = at::kFloat;
   at::Tensor flat, flat_gradient;
   std::vector<named_tensor> parameters;
   std::unordered_map<std::string, std::size_t> index; ///< of parameters, by name
@@ -176,12 +177,17 @@ at::Tensor transformer::parts::forward(
   const std::shared_ptr<const attention_layout>& layout) const {
   const auto eps = config.rms_norm_eps;
   const auto add = [&](const at::Tensor& to, const at::Tensor& x, const at::Tensor& bias) {
-    const auto sum = leave_group(x, group);
+    const auto sum = group ? leave_group(x.to(at::kFloat), group) : x;
     return bias.defined() ? to + sum + bias : to + sum;
   };
-  auto qkv = joined_linear(enter_group(rms_norm(x, l.input_norm, eps), group), l.qkv);
+  const auto n = layout->positions.numel();
+  const auto normed_input = [&](const at::Tensor& to, const at::Tensor& weight) {
+    const auto in = enter_group(rms_norm(to, weight, eps), group, n);
+    return compute == at::kFloat ? in : in.to(compute);
+  };
+  auto qkv = joined_linear(normed_input(x, l.input_norm), l.qkv);
   if (config.qk_norm) {
-    const auto n = x.size(0), q = config.query_size(), kv = config.key_value_size();
+    const auto q = config.query_size(), kv = config.key_value_size();
     const auto normed = [&](std::int64_t from, std::int64_t size, const at::Tensor& weight) {
       return rms_norm(qkv.narrow(1, from, size).reshape({-1, config.head_dim}), weight, eps)
         .view({n, size});
@@ -189,7 +195,7 @@ at::Tensor transformer::parts::forward(
     qkv = at::cat({normed(0, q, l.q_norm), normed(q, kv, l.k_norm), qkv.narrow(1, q + kv, kv)}, 1);
   }
   const auto y = add(x, joined_linear(causal_attention(qkv, layout), l.output), l.output_bias);
-  const auto inner = enter_group(rms_norm(y, l.post_norm, eps), group);
+  const auto inner = normed_input(y, l.post_norm);
   return add(y, joined_linear(swiglu(joined_linear(inner, l.gate_up)), l.down), l.down_bias);
 }
 
@@ -240,7 +246,8 @@ at::Tensor transformer::hidden(const packed_batch& batch) const {
       x = parts_->recompute && x.requires_grad() ? recomputed(x, forward) : forward(x);
     }
   }
-  return rms_norm(x, parts_->final_norm, parts_->config.rms_norm_eps);
+  return collect_tokens(rms_norm(x, parts_->final_norm, parts_->config.rms_norm_eps), parts_->group,
+                        n);
 }
 
 at::Tensor transformer::head_weight() const { return parts_->head; }
@@ -280,6 +287,7 @@ void transformer::requires_gradient(bool on) {
 transformer transformer::frozen_copy() const {
   transformer copy(parts_->whole, parts_->flat.options(), parts_->group);
   copy.copy_from(*this);
+  copy.compute_in(parts_->compute);
   copy.requires_gradient(false);
   return copy;
 }
@@ -291,6 +299,11 @@ void transformer::copy_from(const transformer& other) {
 }
 
 void transformer::recompute_activations(bool on) { parts_->recompute = on; }
+
+void transformer::compute_in(at::ScalarType type) {
+  ensure(type == at::kFloat || type == at::kBFloat16, "layers compute in fp32 or bf16");
+  parts_->compute = type;
+}
 
 const model_config& transformer::config() const { return parts_->config; }
 const model_config& transformer::whole_config() const { return parts_->whole; }

@@ -90,6 +90,12 @@ public:
   /// a third more computation, a fraction of the memory.
   void recompute_activations(bool on);
 
+  /// What layers multiply in, fp32 at first. In bf16 (Micikevicius et al., 2018) each weight is cast
+  /// as it is used, and values between products are kept in bf16 for the backward pass; parameters
+  /// and their gradients, the residual stream, norms, softmax and the output layer stay fp32.
+  /// frozen_copy() has it too.
+  void compute_in(at::ScalarType type);
+
   /// Of this rank's part, where there is a group.
   [[nodiscard]] const model_config& config() const;
   /// Of the whole model.

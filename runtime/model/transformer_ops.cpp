@@ -20,14 +20,19 @@ using torch::autograd::variable_list;
 constexpr std::int64_t row_grain = 64; ///< rows worth a thread
 constexpr std::int64_t sum_rows = 256; ///< rows of one partial sum, whatever the threads
 
+/// Kernels compute in fp32. What is bf16 is made so on its way in, and bf16 again on its way out and
+/// where it is kept for the backward pass.
 bool fused(const at::Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == at::kFloat;
+  return x.device().is_cpu()
+         && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
+
+at::Tensor wide(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
 struct fused_rms_norm : Function<fused_rms_norm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             double eps) {
-    const auto in = x.contiguous();
+    const auto in = wide(x);
     auto out = at::empty_like(in);
     const auto d = in.size(1);
     at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
@@ -35,15 +40,15 @@ struct fused_rms_norm : Function<fused_rms_norm> {
                          out.mutable_data_ptr<float>() + first * d, d, last - first, d,
                          static_cast<float>(eps));
     });
-    ctx->save_for_backward({in, weight});
+    ctx->save_for_backward({x, weight});
     ctx->saved_data["eps"] = eps;
-    return out;
+    return out.to(x.scalar_type());
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const auto &x = saved[0], &weight = saved[1];
-    const auto gy = grads[0].contiguous();
+    const auto x = wide(saved[0]), gy = wide(grads[0]);
+    const auto& weight = saved[1];
     const auto eps = static_cast<float>(ctx->saved_data["eps"].toDouble());
     const auto rows = x.size(0), d = x.size(1);
     auto gx = at::empty_like(x);
@@ -61,26 +66,26 @@ struct fused_rms_norm : Function<fused_rms_norm> {
                                     std::min(sum_rows, rows - at), d, eps);
       }
     });
-    return {gx, gw.sum(0), at::Tensor()};
+    return {gx.to(saved[0].scalar_type()), gw.sum(0), at::Tensor()};
   }
 };
 
 struct fused_swiglu : Function<fused_swiglu> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
-    const auto in = gate_up.contiguous();
+    const auto in = wide(gate_up);
     const auto ff = in.size(1) / 2;
     auto out = at::empty({in.size(0), ff}, in.options());
     at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
       kernels().swiglu(in.const_data_ptr<float>() + first * 2 * ff, 2 * ff,
                        out.mutable_data_ptr<float>() + first * ff, ff, last - first, ff);
     });
-    ctx->save_for_backward({in});
-    return out;
+    ctx->save_for_backward({gate_up});
+    return out.to(gate_up.scalar_type());
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto in = ctx->get_saved_variables()[0];
-    const auto g = grads[0].contiguous();
+    const auto kept = ctx->get_saved_variables()[0];
+    const auto in = wide(kept), g = wide(grads[0]);
     const auto ff = in.size(1) / 2;
     auto out = at::empty_like(in);
     at::parallel_for(0, in.size(0), row_grain, [&](std::int64_t first, std::int64_t last) {
@@ -88,13 +93,13 @@ struct fused_swiglu : Function<fused_swiglu> {
                                 g.const_data_ptr<float>() + first * ff,
                                 out.mutable_data_ptr<float>() + first * 2 * ff, last - first, ff);
     });
-    return {out};
+    return {out.to(kept.scalar_type())};
   }
 };
 
 using maybe_tensor = std::optional<at::Tensor>;
 
-/// One product for up to three matrices.
+/// One product for up to three matrices, in x's type.
 struct fused_linear : Function<fused_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& joined,
                             const maybe_tensor& joined_bias, const at::Tensor& a,
@@ -106,7 +111,9 @@ struct fused_linear : Function<fused_linear> {
     ctx->saved_data["sizes"] = std::vector<std::int64_t>{a.size(0), size(b), size(c)};
     ctx->saved_data["bias_sizes"] =
       std::vector<std::int64_t>{size(bias_a), size(bias_b), size(bias_c)};
-    return joined_bias ? at::addmm(*joined_bias, x, joined.t()) : at::mm(x, joined.t());
+    const auto weight = joined.to(x.scalar_type());
+    return joined_bias ? at::addmm(joined_bias->to(x.scalar_type()), x, weight.t())
+                       : at::mm(x, weight.t());
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -125,11 +132,11 @@ struct fused_linear : Function<fused_linear> {
     // needs_input_grad counts the tensors that were given: x, joined, joined_bias if any, a, …
     const bool biased = ctx->saved_data["bias_sizes"].toIntVector()[0] > 0;
     if (ctx->needs_input_grad(0))
-      out[0] = at::mm(g, saved[1]);
+      out[0] = at::mm(g, saved[1].to(g.scalar_type()));
     if (ctx->needs_input_grad(biased ? 3 : 2)) {
-      split("sizes", 3, at::mm(g.t(), saved[0]));
+      split("sizes", 3, at::mm(g.t(), saved[0]).to(saved[1].scalar_type()));
       if (biased)
-        split("bias_sizes", 6, g.sum(0));
+        split("bias_sizes", 6, g.sum(0, false, saved[1].scalar_type()));
     }
     return out;
   }
@@ -161,35 +168,36 @@ void rotate_all(at::Tensor& qkv, const attention_layout& layout, const std::vect
 struct fused_attention : Function<fused_attention> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout) {
-    auto rotated = qkv.clone(at::MemoryFormat::Contiguous);
+    auto rotated = qkv.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
     rotate_all(rotated, *layout, layout->rotation->host.sin);
-    auto out = at::empty({qkv.size(0), layout->heads * layout->head_dim}, qkv.options());
-    auto log_sums = at::empty({qkv.size(0), layout->heads}, qkv.options());
+    auto out = at::empty({qkv.size(0), layout->heads * layout->head_dim}, rotated.options());
+    auto log_sums = at::empty({qkv.size(0), layout->heads}, rotated.options());
     const auto in = input_of(rotated, *layout);
     at::parallel_for(0, in.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
       attention_forward(in, out.mutable_data_ptr<float>(), log_sums.mutable_data_ptr<float>(),
                         first, last);
     });
-    ctx->save_for_backward({rotated, out, log_sums});
+    const auto result = out.to(qkv.scalar_type());
+    ctx->save_for_backward({rotated.to(qkv.scalar_type()), result, log_sums});
     auto held = c10::make_intrusive<held_layout>();
     held->layout = layout;
     ctx->saved_data["layout"] = c10::IValue::make_capsule(std::move(held));
-    return out;
+    return result;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const auto holder = ctx->saved_data["layout"].toCapsule();
     const auto& layout = *static_cast<held_layout&>(*holder).layout;
-    const auto g = grads[0].contiguous();
-    auto g_qkv = at::empty_like(saved[0]);
-    const auto in = input_of(saved[0], layout);
+    const auto rotated = wide(saved[0]), result = wide(saved[1]), g = wide(grads[0]);
+    auto g_qkv = at::empty_like(rotated);
+    const auto in = input_of(rotated, layout);
     at::parallel_for(0, in.tasks(), 1, [&](std::int64_t first, std::int64_t last) {
-      attention_backward(in, saved[1].const_data_ptr<float>(), saved[2].const_data_ptr<float>(),
+      attention_backward(in, result.const_data_ptr<float>(), saved[2].const_data_ptr<float>(),
                          g.const_data_ptr<float>(), g_qkv.mutable_data_ptr<float>(), first, last);
     });
     rotate_all(g_qkv, layout, layout.rotation->minus_sin);
-    return {g_qkv, at::Tensor()};
+    return {g_qkv.to(saved[0].scalar_type()), at::Tensor()};
   }
 };
 
@@ -283,6 +291,65 @@ struct out_of_group : Function<out_of_group> {
   }
 };
 
+/// All ranks' rows of a tensor, without what pads them.
+at::Tensor all_rows(const tensor_group& group, const at::Tensor& part, std::int64_t tokens) {
+  auto whole = at::empty({group.size * part.size(0), part.size(1)}, part.options());
+  group.gather(part.contiguous(), whole);
+  return whole.narrow(0, 0, tokens);
+}
+
+at::Tensor padded_rows(const tensor_group& group, const at::Tensor& x) {
+  const auto rows = (x.size(0) + group.size - 1) / group.size * group.size;
+  return rows == x.size(0) ? x.contiguous() : at::constant_pad_nd(x, {0, 0, 0, rows - x.size(0)});
+}
+
+at::Tensor own_sum(const tensor_group& group, const at::Tensor& x) {
+  const auto whole = padded_rows(group, x);
+  auto part = at::empty({whole.size(0) / group.size, x.size(1)}, x.options());
+  group.scatter_sum(whole, part);
+  return part;
+}
+
+const tensor_group& group_in(AutogradContext* ctx) {
+  return *static_cast<held_group&>(*ctx->saved_data["group"].toCapsule()).group;
+}
+
+struct gather_tokens : Function<gather_tokens> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
+                            std::int64_t tokens) {
+    ctx->saved_data["group"] = hold(group);
+    return all_rows(*group, x, tokens);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {own_sum(group_in(ctx), grads[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct scatter_tokens : Function<scatter_tokens> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
+    ctx->saved_data["group"] = hold(group);
+    ctx->saved_data["tokens"] = x.size(0);
+    return own_sum(*group, x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {all_rows(group_in(ctx), grads[0], ctx->saved_data["tokens"].toInt()), at::Tensor()};
+  }
+};
+
+struct collect_rows : Function<collect_rows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
+                            std::int64_t tokens) {
+    ctx->saved_data["group"] = hold(group);
+    return all_rows(*group, x, tokens);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto& group = group_in(ctx);
+    const auto whole = padded_rows(group, grads[0]);
+    const auto rows = whole.size(0) / group.size;
+    return {whole.narrow(0, group.rank * rows, rows), at::Tensor(), at::Tensor()};
+  }
+};
+
 using layer_function = std::function<at::Tensor(const at::Tensor&)>;
 
 struct held_layer : torch::CustomClassHolder {
@@ -315,7 +382,8 @@ maybe_tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return fused(x) ? fused_rms_norm::apply(x, weight, eps)
-                  : at::rms_norm(x, {x.size(1)}, weight, eps);
+                  : at::rms_norm(x.to(weight.scalar_type()), {x.size(1)}, weight, eps)
+                      .to(x.scalar_type());
 }
 
 at::Tensor joined_linear(const at::Tensor& x, const joined_weights& w) {
@@ -338,12 +406,20 @@ at::Tensor causal_attention(const at::Tensor& qkv,
   return fused(qkv) ? fused_attention::apply(qkv, layout) : composed_attention(qkv, *layout);
 }
 
-at::Tensor enter_group(const at::Tensor& x, const group_pointer& group) {
-  return group ? into_group::apply(x, group) : x;
+at::Tensor enter_group(const at::Tensor& x, const group_pointer& group, std::int64_t tokens) {
+  if (!group)
+    return x;
+  return group->sequence ? gather_tokens::apply(x, group, tokens) : into_group::apply(x, group);
 }
 
 at::Tensor leave_group(const at::Tensor& x, const group_pointer& group) {
-  return group ? out_of_group::apply(x, group) : x;
+  if (!group)
+    return x;
+  return group->sequence ? scatter_tokens::apply(x, group) : out_of_group::apply(x, group);
+}
+
+at::Tensor collect_tokens(const at::Tensor& x, const group_pointer& group, std::int64_t tokens) {
+  return group && group->sequence ? collect_rows::apply(x, group, tokens) : x;
 }
 
 at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> layer) {
