@@ -119,11 +119,16 @@ std::string policy_backend::publish(std::map<std::string, double>& values) {
 }
 
 void policy_backend::save(const std::string& stream) {
-  auto copy = policy_->snapshot();
+  auto shards = policy_->shards_checkpoints() ? checkpoints_->make_aside() : std::filesystem::path();
+  auto copy = policy_->snapshot(shards);
   auto score = batches_ > 0 ? std::optional(reward_sum_ / static_cast<double>(batches_))
                             : std::nullopt;
-  writer_.submit({copy.at(), [copy](const std::filesystem::path& folder) { copy.write(folder); },
-                  {{"stream.json", stream}}, score});
+  auto write = [copy, shards](const std::filesystem::path& folder) {
+    copy.write(folder);
+    if (!shards.empty())
+      std::filesystem::remove_all(shards);
+  };
+  writer_.submit({copy.at(), write, {{"stream.json", stream}}, score});
   reward_sum_ = 0;
   batches_ = 0;
 }

@@ -3,6 +3,7 @@
 #include "bench/benchmarks.hpp"
 #include "bench/instruments.hpp"
 #include "runtime/random.hpp"
+#include "runtime/scratch_folder.hpp"
 #include "trainer/memory_estimate.hpp"
 #include "trainer/parallel.hpp"
 
@@ -154,9 +155,9 @@ struct ranks_run {
   double loss = 0, norm = 0, seconds = 0, waited = 0, tokens = 0;
 };
 
-ranks_run with_ranks(int dp, int tp, bool zero1, const options& how) {
+ranks_run with_ranks(int dp, int tp, bool zero1, bool sequence, const options& how) {
   auto s = small_model();
-  s.trainer.parallel = {.dp = dp, .tp = tp, .zero1 = zero1, .timeout_s = 300};
+  s.trainer.parallel = {.dp = dp, .tp = tp, .zero1 = zero1, .sequence = sequence, .timeout_s = 300};
   auto p = trainer::policy::create(s, nullptr, trainer::start_ranks(s, rank_command()));
   auto groups = long_tailed(how.quick ? 16 : 32, 2, 10);
   ranks_run r;
@@ -180,16 +181,17 @@ ranks_run with_ranks(int dp, int tp, bool zero1, const options& how) {
 
 void compare_ranks(const options& how, measurements& out) {
   note("one process");
-  auto alone = with_ranks(1, 1, false, how);
+  auto alone = with_ranks(1, 1, false, false, how);
   struct grid {
     const char* name;
     int dp, tp;
-    bool zero1;
+    bool zero1, sequence = false;
   };
   for (const auto& g : {grid{"dp 2", 2, 1, false}, grid{"dp 2, ZeRO-1", 2, 1, true},
-                        grid{"tp 2", 1, 2, false}, grid{"dp 2 x tp 2", 2, 2, false}}) {
+                        grid{"tp 2", 1, 2, false}, grid{"tp 2, tokens shared", 1, 2, false, true},
+                        grid{"dp 2 x tp 2", 2, 2, false}}) {
     note(g.name);
-    auto r = with_ranks(g.dp, g.tp, g.zero1, how);
+    auto r = with_ranks(g.dp, g.tp, g.zero1, g.sequence, how);
     auto off = std::abs(r.norm - alone.norm) / alone.norm;
     std::string name = g.name;
     out.push_back({name + ": gradient's norm off one process's (relative)", off, "", "", {}, 1e-4,
@@ -200,12 +202,92 @@ void compare_ranks(const options& how, measurements& out) {
   }
 }
 
+// -- bf16 ---------------------------------------------------------------------------------------------
+
+/// Counting, so that there is something to learn: log-probs of a policy that knows nothing differ little.
+std::vector<trainer::demonstration> counting(int n, std::uint64_t seed) {
+  random_stream random{seed, stream_of("bench/counting")};
+  std::vector<trainer::demonstration> all;
+  for (int i = 0; i < n; ++i) {
+    trainer::demonstration d{{}, 2};
+    auto step = 1 + static_cast<std::int32_t>(random.below(3));
+    for (auto t = static_cast<std::int32_t>(random.below(10)); d.tokens.size() < 40; t += step)
+      d.tokens.push_back(t % 10);
+    all.push_back(std::move(d));
+  }
+  return all;
+}
+
+void compare_compute(const options& how, measurements& out) {
+  scratch_folder folder("millrace-bench");
+  auto s = small_model();
+  s.algorithm.old_logits = old_logits_source::snapshot; // tells each token's log-prob
+  {
+    auto p = trainer::policy::create(s);
+    for (int i = 0; i < (how.quick ? 5 : 40); ++i)
+      p.warm_up(counting(32, static_cast<std::uint64_t>(i)));
+    p.save(folder.path());
+  }
+  auto learnt = counting(64, 1000);
+  std::vector<scored_group> groups;
+  for (std::size_t i = 0; i < learnt.size(); ++i) {
+    auto g = static_cast<std::int64_t>(i / 8);
+    if (i % 8 == 0)
+      groups.push_back({g, {}, {}});
+    rollout r;
+    r.id = {g, static_cast<std::int32_t>(i % 8)};
+    r.tokens = learnt[i].tokens;
+    r.prompt_length = 2;
+    r.versions.assign(r.tokens.size(), 0);
+    r.versions[0] = r.versions[1] = -1;
+    r.behaviour_logp.assign(r.tokens.size(), -1);
+    r.reward = static_cast<float>(i % 2);
+    groups.back().rollouts.push_back(std::move(r));
+  }
+  std::vector<float> logp;
+  double wide = 0;
+  for (auto compute : {compute_dtype::fp32, compute_dtype::bf16}) {
+    s.trainer.compute = compute;
+    auto p = trainer::policy::load(s, folder.path());
+    trainer::step_statistics first, stats;
+    step(p, groups, &first);
+    auto timed = long_tailed(how.quick ? 32 : 64, 1, 10);
+    std::vector<double> times;
+    for (int round = 0; round < (how.quick ? 1 : 4); ++round)
+      times.push_back(step(p, timed, &stats));
+    auto rate = static_cast<double>(stats.trained_tokens) / median(times);
+    if (compute == compute_dtype::fp32) {
+      logp = first.old_logp;
+      wide = rate;
+      continue;
+    }
+    double largest = 0, sum = 0;
+    for (std::size_t i = 0; i < logp.size(); ++i) {
+      auto d = std::abs(static_cast<double>(logp[i]) - first.old_logp[i]);
+      largest = std::max(largest, d);
+      sum += d;
+    }
+    out.push_back({"bf16 layers: log-probs off fp32's, mean", sum / static_cast<double>(logp.size()),
+                   ""});
+    out.push_back({"bf16 layers: log-probs off fp32's, largest", largest, ""});
+    out.push_back({"bf16 layers: trained", rate, "tokens/s", "fp32", rate / wide});
+  }
+}
+
 // -- memory -------------------------------------------------------------------------------------------
 
 void compare_memory(const options& how, measurements& out) {
-  for (bool again : {false, true}) {
+  struct way {
+    const char* name;
+    bool again;
+    compute_dtype compute;
+  };
+  for (const auto& w : {way{"activations kept", false, compute_dtype::fp32},
+                        way{"activations computed again", true, compute_dtype::fp32},
+                        way{"activations kept, bf16", false, compute_dtype::bf16}}) {
     auto s = small_model();
-    s.trainer.activation_checkpointing = again;
+    s.trainer.activation_checkpointing = w.again;
+    s.trainer.compute = w.compute;
     s.trainer.micro_batch_tokens = how.quick ? 2048 : 8192;
     peak_memory peak;
     auto p = trainer::policy::create(s);
@@ -216,7 +298,7 @@ void compare_memory(const options& how, measurements& out) {
     for (const auto& i : trainer::trainer_memory(p.config(), s))
       if (i.what != "trainer: checkpoint") // none is written here
         predicted += static_cast<double>(i.bytes);
-    std::string name = again ? "activations computed again" : "activations kept";
+    std::string name = w.name;
     note(name + ": " + std::to_string(took) + " s");
     out.push_back({name + ": peak memory", measured / 1e6, "MB", "predicted", measured / predicted,
                    1.25, true});
@@ -272,6 +354,7 @@ measurements train(const options& how) {
   }
   compare_packing(how, out);
   compare_ranks(how, out);
+  compare_compute(how, out);
   compare_memory(how, out);
   return out;
 }

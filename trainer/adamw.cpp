@@ -2,13 +2,13 @@
 
 #include "runtime/error.hpp"
 #include "trainer/collectives.hpp"
+#include "trainer/gradient_norm.hpp"
 #include "trainer/parallel.hpp"
 #include "trainer/tensor_memory.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -59,13 +59,11 @@ std::vector<adamw::stretch> adamw::stretches() const {
 
 double adamw::gradient_norm() {
   if (!mesh_)
-    return at::linalg_vector_norm(gradient_).item<double>();
+    return std::sqrt(sum_of_squares(gradient_));
   double squares = 0;
   for (const auto& s : segments_)
-    if (!s.replicated || mesh_->tensor_index() == 0) {
-      auto norm = at::linalg_vector_norm(s.gradient).item<double>();
-      squares += norm * norm;
-    }
+    if (!s.replicated || mesh_->tensor_index() == 0)
+      squares += sum_of_squares(s.gradient);
   squares = mesh_->tensor().sum(squares);
   return std::sqrt(sharded_ ? mesh_->data().sum(squares) : squares);
 }
@@ -119,6 +117,21 @@ std::vector<tensor_view> adamw::state() const {
       views.push_back(view_of(prefix + p.name,
                               moment.narrow(0, p.value.storage_offset() - base, p.value.numel())
                                 .view(p.value.sizes())));
+  return views;
+}
+
+std::vector<tensor_view> adamw::own_state() const {
+  if (!sharded_)
+    return state();
+  std::vector<tensor_view> views;
+  auto base = network_.flat().storage_offset();
+  for (const auto& p : network_.parameters()) {
+    auto begin = std::max(own_.begin, p.value.storage_offset() - base);
+    auto end = std::min(own_.end, p.value.storage_offset() - base + p.value.numel());
+    if (begin < end)
+      for (const auto& [prefix, moment] : {std::pair{"exp_avg/", mean_}, {"exp_avg_sq/", square_}})
+        views.push_back(view_of(prefix + p.name, moment.narrow(0, begin - own_.begin, end - begin)));
+  }
   return views;
 }
 

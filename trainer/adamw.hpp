@@ -55,6 +55,9 @@ public:
   /// scatter_state(), on all ranks.
   [[nodiscard]] std::vector<tensor_view> state() const;
   void gather_state();
+  /// The same for what this rank has: where sharded, of each parameter the stretch of elements that
+  /// it owns, [n]; parameters with none are left out.
+  [[nodiscard]] std::vector<tensor_view> own_state() const;
   /// Keeps this rank's part of the state.
   void scatter_state();
   void set_updates(std::int64_t updates);

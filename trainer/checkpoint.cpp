@@ -26,6 +26,7 @@ constexpr auto state_folder = "state";
 constexpr auto pointer_name = "latest";
 constexpr auto writing_prefix = ".writing-";
 constexpr auto removing_prefix = ".removing-";
+constexpr auto aside_prefix = ".aside-";
 
 [[noreturn]] void disk_error(const std::string& what, const fs::path& path) {
   throw user_error("checkpoint: cannot " + what + " " + path.string() + ": "
@@ -170,6 +171,22 @@ std::vector<fs::path> checkpoint_store::list() const {
   std::sort(folders.begin(), folders.end(),
             [](const auto& a, const auto& b) { return sequence_of(a) > sequence_of(b); });
   return folders;
+}
+
+fs::path checkpoint_store::make_aside() {
+  try {
+    fs::create_directories(root_);
+    if (asides_ == 0)
+      for (const auto& entry : fs::directory_iterator(root_))
+        if (entry.path().filename().string().starts_with(aside_prefix))
+          fs::remove_all(entry.path());
+    auto folder = root_ / (aside_prefix + std::to_string(++asides_));
+    fs::create_directory(folder);
+    return fs::absolute(folder);
+  } catch (const fs::filesystem_error& e) {
+    throw user_error("checkpoint: cannot make a folder in " + root_.string() + ": "
+                     + e.code().message());
+  }
 }
 
 checkpoint checkpoint_store::save(version at, const std::function<void(const fs::path&)>& write,

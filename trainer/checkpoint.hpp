@@ -52,6 +52,11 @@ public:
                   const std::map<std::string, std::string>& state,
                   std::optional<double> score = std::nullopt);
 
+  /// A fresh folder on the checkpoints' disk, for what several processes write before it becomes part
+  /// of a checkpoint. Those that an earlier process
+  /// left are removed. Not to be called by two threads at a time; save() may be under way in another.
+  std::filesystem::path make_aside();
+
   /// The one that `latest` names or, where that is torn or corrupt (said aloud), the newest that is
   /// valid. Nothing when there is no checkpoint at all. \throws user_error when there are
   /// checkpoints, but none of them is valid: to start from scratch over them is not ours to decide.
@@ -69,6 +74,7 @@ private:
 
   std::filesystem::path root_;
   std::int32_t keep_last_, keep_best_;
+  std::int32_t asides_ = 0;
   notice say_;
 };
 

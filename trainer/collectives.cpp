@@ -41,6 +41,8 @@ void collectives::all_gather(const at::Tensor& part, at::Tensor& whole) {
 void collectives::reduce_scatter(const at::Tensor& whole, at::Tensor& part) {
   ensure(whole.numel() == part.numel() * size(),
          "reduce_scatter: the whole is not as long as its parts");
+  if (part.numel() == 0)
+    return;
   auto sums = whole.clone();
   std::vector<std::unique_ptr<pending>> all;
   for (int r = 0; r < size(); ++r)
@@ -55,6 +57,12 @@ void collectives::barrier() { sum(0); }
 double collectives::sum(double x) {
   auto t = at::tensor({x}, at::kDouble);
   all_reduce(t);
+  return t.item<double>();
+}
+
+double collectives::largest(double x) {
+  auto t = at::tensor({x}, at::kDouble);
+  all_reduce(t, reduction::largest);
   return t.item<double>();
 }
 

@@ -50,6 +50,7 @@ public:
   void barrier();
   /// Sum of one number over the ranks.
   double sum(double x);
+  double largest(double x);
 
   /// Seconds that this rank has waited for operations so far.
   [[nodiscard]] double waited_s() const { return waited_s_; }

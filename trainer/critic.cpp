@@ -1,6 +1,9 @@
 #include "trainer/critic.hpp"
 
 #include "policy_loss/value_loss.hpp"
+#include "trainer/collectives.hpp"
+#include "trainer/gradient_reducer.hpp"
+#include "trainer/parallel.hpp"
 #include "trainer/tensor_memory.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -22,16 +25,18 @@ double variance(const at::Tensor& x) {
 
 } // namespace
 
-critic::critic(const settings& s, const model::transformer& policy) : settings_(s) {
+critic::critic(const settings& s, const model::transformer& policy, rank_mesh* mesh)
+    : settings_(s), mesh_(mesh) {
   const auto& t = s.trainer;
   if (s.algorithm.critic.kind == critic_kind::model) {
     network_.emplace(policy.frozen_copy());
     network_->requires_gradient(true);
     optimizer_.emplace(*network_,
-                       adamw_options{t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip});
+                       adamw_options{t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip}, mesh);
   }
   auto options = policy.flat().options().dtype(at::kFloat).requires_grad(false);
   head_ = at::zeros({policy.config().hidden_size + 1}, options).requires_grad_();
+  head_.mutable_grad() = at::zeros(head_.sizes(), options);
   mean_ = at::zeros(head_.sizes(), options);
   square_ = at::zeros(head_.sizes(), options);
 }
@@ -53,8 +58,10 @@ at::Tensor critic::values(const model::transformer& policy, const batch_scorer& 
                           std::span<const std::size_t> all) const {
   at::NoGradGuard no_grad;
   auto out = at::zeros({scorer.layout().tokens()}, at::kFloat);
-  for (const auto& part : scorer.split(all))
+  for (const auto& part : scorer.split_share(all))
     out.index_copy_(0, scorer.layout().places(part), forward(policy, scorer.packed(part)));
+  if (mesh_)
+    mesh_->data().all_reduce(out); // each place was filled by one rank
   return out;
 }
 
@@ -77,7 +84,7 @@ void critic::update(const model::transformer& policy, const batch_scorer& scorer
       whole.tokens += scorer.layout().cu_seqlens[s + 1] - scorer.layout().cu_seqlens[s];
     whole.batch = whole.sequences = static_cast<std::int64_t>(which.size());
     double loss = 0, clipped = 0;
-    for (const auto& part : scorer.split(which)) {
+    for (const auto& part : scorer.split_share(which)) {
       auto packed = scorer.packed(part);
       auto places = scorer.layout().places(part);
       auto out = policy_loss::ppo_value_clip(
@@ -88,7 +95,14 @@ void critic::update(const model::transformer& policy, const batch_scorer& scorer
       loss += out.loss.item<double>();
       clipped += (out.keep.sum() - out.active.sum()).item<double>();
     }
-    if (whole.tokens == 0 || !apply(learning_rate, stats))
+    if (whole.tokens == 0)
+      continue;
+    if (mesh_) {
+      add_up_gradients();
+      loss = mesh_->data().sum(loss);
+      clipped = mesh_->data().sum(clipped);
+    }
+    if (!apply(learning_rate, stats))
       continue;
     ++updates;
     stats.value_loss += loss;
@@ -96,6 +110,15 @@ void critic::update(const model::transformer& policy, const batch_scorer& scorer
   }
   for (auto* sum : {&stats.value_loss, &stats.value_clip_fraction, &stats.critic_grad_norm})
     *sum /= std::max(1.0, updates);
+}
+
+void critic::add_up_gradients() {
+  mesh_->data().all_reduce(head_.mutable_grad());
+  if (!network_)
+    return;
+  auto gradient = network_->flat_gradient();
+  mesh_->data().all_reduce(gradient);
+  sum_partial_gradients(*network_);
 }
 
 /// One update from the gradients, which are zero afterwards; false when they are not finite.

@@ -17,6 +17,8 @@
 
 namespace millrace::trainer {
 
+class rank_mesh;
+
 /// Values of the states that sampled tokens were drawn in: V(all tokens before it). A linear head,
 /// zero at first, on the last hidden states of the policy (its gradient goes no further: the policy
 /// learns from advantages alone), or of a network of its own, which starts as the policy and learns
@@ -24,8 +26,9 @@ namespace millrace::trainer {
 /// AdamW with the trainer's options.
 class critic {
 public:
-  /// `policy` is what training starts from.
-  critic(const settings& s, const model::transformer& policy);
+  /// `policy` is what training starts from. With a `mesh` all its ranks have one and call it alike,
+  /// each for its share of the batch.
+  critic(const settings& s, const model::transformer& policy, rank_mesh* mesh = nullptr);
 
   /// fp32 [tokens of the batch], without gradient; `policy` as it is now.
   [[nodiscard]] at::Tensor values(const model::transformer& policy, const batch_scorer& scorer,
@@ -46,9 +49,11 @@ public:
 private:
   [[nodiscard]] at::Tensor forward(const model::transformer& policy,
                                    const packed_sequences& packed) const;
+  void add_up_gradients();
   bool apply(double learning_rate, step_statistics& stats);
 
   settings settings_;
+  rank_mesh* mesh_;
   std::optional<model::transformer> network_; ///< of its own, or the policy's is used
   std::optional<adamw> optimizer_;            ///< of that
   at::Tensor head_;                           ///< [d + 1]: weights and bias

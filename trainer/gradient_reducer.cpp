@@ -118,11 +118,13 @@ void sum_partial_gradients(model::transformer& network) {
   const auto& group = network.group();
   if (!group)
     return;
-  for (const auto& p : network.parameters())
-    if (model::slice_of(network.whole_config(), p.name, group->rank, group->size).partial_gradient) {
+  for (const auto& p : network.parameters()) {
+    const auto slice = model::slice_of(network.whole_config(), p.name, group->rank, group->size);
+    if (slice.partial_gradient || (group->sequence && slice.dimension < 0)) {
       auto g = p.value.grad();
       group->sum(g);
     }
+  }
 }
 
 } // namespace millrace::trainer

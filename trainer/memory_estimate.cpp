@@ -58,14 +58,41 @@ std::int64_t parameters_of(const model::model_config& c, std::int64_t tp) {
   return n;
 }
 
-layer_memory layer_floats(const model::model_config& c, std::int64_t tp) {
+layer_memory layer_bytes(const model::model_config& c, const trainer_settings& t) {
+  const auto tp = std::max<std::int64_t>(1, t.parallel.tp);
+  const std::int64_t narrow = t.compute == compute_dtype::bf16 ? 2 : fp32;
   auto d = c.hidden_size, q = c.query_size() / tp, kv = c.key_value_size() / tp;
   auto ff = c.intermediate_size / tp, heads = c.num_attention_heads / tp;
-  // Two inputs of norms and their two results; rotated q, k, v; attention's result and its sums; gate,
-  // up and their product. With query and key norms their inputs and results, too.
-  auto kept = 4 * d + (q + 2 * kv) + q + heads + 3 * ff + (c.qk_norm ? q + 2 * kv + q + kv : 0);
-  // The backward pass of the feed-forward layer is the widest place.
-  return {kept, 3 * ff + 2 * d};
+  // Two inputs of norms; their results; rotated q, k, v; attention's result and its sums; gate, up and
+  // their product. With query and key norms their inputs and results, too.
+  auto input = fp32 * (t.parallel.sequence ? (d + tp - 1) / tp : d);
+  auto kept = 2 * input + narrow * (2 * d + (q + 2 * kv) + q + 3 * ff) + fp32 * heads
+              + (c.qk_norm ? narrow * (q + 2 * kv + q + kv) : 0);
+  // The backward pass of the feed-forward layer is the widest place. Kernels compute in fp32, and need
+  // what is kept in bf16 as such.
+  auto passing = fp32 * (3 * ff + 2 * d) + (narrow < fp32 ? fp32 * 2 * ff + narrow * 3 * ff : 0);
+  return {kept, passing, input};
+}
+
+/// Weights of other versions and networks, in the bytes of one.
+static void add_beside_the_policy(std::vector<memory_item>& items, const settings& s,
+                                  std::int64_t weights) {
+  const auto& a = s.algorithm;
+  if (a.kl.reference != kl_reference::none)
+    items.push_back({"trainer: reference", "for the KL penalty", weights});
+  if (a.critic.kind == critic_kind::model)
+    items.push_back({"trainer: critic", "weights, gradients and two moments", 4 * weights});
+  if (a.old_logits == old_logits_source::ewma
+      || (exact(a.old_logits) && a.old_logits_fallback == old_logits_fallback::ewma))
+    items.push_back({"trainer: averaged weights", "of old log-probs", 2 * weights});
+  if (!exact(a.old_logits))
+    return;
+  auto versions = a.old_logits == old_logits_source::interrupt ? std::max(1, a.interrupt.slots)
+                  : a.snapshot.versions > 0                    ? a.snapshot.versions
+                                                               : s.rollout.eta + 1;
+  items.push_back({"trainer: kept versions", "at most " + std::to_string(versions) + ", within the budget",
+                   std::min(versions * weights, a.snapshot.memory_bytes)});
+  items.push_back({"trainer: network for kept versions", "", weights});
 }
 
 std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s) {
@@ -82,18 +109,16 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
   items.push_back({"trainer: optimizer", sharded ? "two moments, over " + std::to_string(dp) + " ranks"
                                                  : "two moments",
                    2 * n * fp32 / (sharded ? dp : 1)});
-  if (s.algorithm.kl.reference != kl_reference::none)
-    items.push_back({"trainer: reference", "for the KL penalty", n * fp32});
-  if (s.algorithm.old_logits == old_logits_source::ewma)
-    items.push_back({"trainer: averaged weights", "old_logits ewma", 2 * n * fp32});
+  add_beside_the_policy(items, s, n * fp32);
   auto tokens = static_cast<std::int64_t>(t.micro_batch_tokens);
-  auto layer = layer_floats(c, tp);
+  auto layer = layer_bytes(c, t);
   auto layers = c.num_hidden_layers, d = c.hidden_size;
-  auto kept = t.activation_checkpointing ? layers * d + layer.kept : layers * layer.kept;
+  auto kept = t.activation_checkpointing ? layers * layer.input + layer.kept : layers * layer.kept;
   items.push_back({"trainer: activations",
                    std::to_string(tokens) + " tokens of a micro-batch"
+                     + (t.compute == compute_dtype::bf16 ? ", bf16" : "")
                      + (t.activation_checkpointing ? ", recomputed" : ""),
-                   tokens * (kept + layer.passing + 4 * d) * fp32});
+                   tokens * (kept + layer.passing + 4 * d * fp32)});
   // The gradient of the head is made whole before it is added to the rest; so is the embedding's.
   items.push_back({"trainer: head", "gradients of embedding and head",
                    2 * (c.vocab_size / tp) * d * fp32});

@@ -25,12 +25,12 @@ struct memory_item {
 /// Parameters of one tensor-parallel rank of `tp`.
 std::int64_t parameters_of(const model::model_config& c, std::int64_t tp = 1);
 
-/// What one layer keeps for the backward pass, and what it needs for a while on top, in floats per
-/// token. Follows the operations of runtime/model/transformer_ops.cpp.
+/// What one layer keeps for the backward pass, and what it needs for a while on top, in bytes per
+/// token; of what it keeps, its input. Follows the operations of runtime/model/transformer_ops.cpp.
 struct layer_memory {
-  std::int64_t kept = 0, passing = 0;
+  std::int64_t kept = 0, passing = 0, input = 0;
 };
-layer_memory layer_floats(const model::model_config& c, std::int64_t tp = 1);
+layer_memory layer_bytes(const model::model_config& c, const trainer_settings& t);
 
 /// The most memory that each rank of the trainer has at a time: one line per thing, largest possible
 /// micro-batch.

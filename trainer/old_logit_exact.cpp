@@ -1,10 +1,12 @@
 #include "trainer/old_logit_exact.hpp"
 
 #include "runtime/error.hpp"
+#include "trainer/collectives.hpp"
 #include "trainer/old_logit_average.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/old_logit_store.hpp"
 #include "trainer/old_logit_worker.hpp"
+#include "trainer/parallel.hpp"
 #include "trainer/version_ring.hpp"
 
 #include <ATen/ops/zeros.h>
@@ -22,10 +24,22 @@ namespace millrace::trainer {
 
 namespace {
 
-/// The log-probs of a batch while they are being gathered.
+/// Whose log-probs this rank computes: siblings together, whichever step they are trained in.
+struct rank_share {
+  std::int64_t rank = 0, ranks = 1;
+  explicit rank_share(rank_mesh* mesh)
+      : rank(mesh ? mesh->data_index() : 0), ranks(mesh ? mesh->grid.dp : 1) {}
+  [[nodiscard]] bool has(rollout_id id) const {
+    return static_cast<std::uint64_t>(id.group) % static_cast<std::uint64_t>(ranks)
+           == static_cast<std::uint64_t>(rank);
+  }
+};
+
+/// The log-probs of a batch while they are being gathered. Other ranks' are nothing to be looked for.
 class gathering {
 public:
-  explicit gathering(const batch_scorer& scorer) : sequences_(scorer.sequences()) {
+  gathering(const batch_scorer& scorer, const rank_share& share)
+      : sequences_(scorer.sequences()) {
     auto tokens = static_cast<std::size_t>(scorer.layout().tokens());
     logp_.assign(tokens, unknown_logp);
     routes_.assign(tokens, old_logit_route::recompute);
@@ -34,9 +48,12 @@ public:
     for (const auto& s : sequences_) {
       auto& places = places_.emplace_back(s.tokens.size(), -1);
       for (std::size_t t = 0; t < s.tokens.size(); ++t)
-        if (s.versions[t] >= 0)
+        if (s.versions[t] >= 0) {
+          known_[static_cast<std::size_t>(next)] = !share.has(s.id);
           places[t] = next++;
+        }
     }
+    others_ = known_;
   }
 
   [[nodiscard]] bool missing(std::size_t s, std::size_t t) const {
@@ -58,6 +75,22 @@ public:
     return out;
   }
 
+  /// Every rank gets what the others have computed.
+  void exchange(collectives& data) {
+    std::vector<std::int32_t> routes(routes_.size());
+    for (std::size_t i = 0; i < others_.size(); ++i) {
+      logp_[i] = others_[i] ? 0 : logp_[i];
+      routes[i] = others_[i] ? 0 : static_cast<std::int32_t>(routes_[i]);
+    }
+    auto logp = tensor_of(logp_), route = tensor_of(routes);
+    data.all_reduce(logp);
+    data.all_reduce(route);
+    for (std::size_t i = 0; i < others_.size(); ++i) {
+      logp_[i] = logp.const_data_ptr<float>()[i];
+      routes_[i] = static_cast<old_logit_route>(route.const_data_ptr<std::int32_t>()[i]);
+    }
+  }
+
   void write(old_log_probs& out) && {
     for (auto r : routes_)
       ++out.served[std::string(names(r)[static_cast<std::size_t>(r)])];
@@ -70,22 +103,22 @@ private:
   std::vector<std::vector<std::int32_t>> places_; ///< by sequence and token; −1: not sampled
   std::vector<float> logp_;
   std::vector<old_logit_route> routes_;
-  std::vector<bool> known_;
+  std::vector<bool> known_, others_;
 };
 
-std::filesystem::path folder_for(const snapshot_settings& s) {
+std::filesystem::path folder_for(const snapshot_settings& s, const rank_mesh* mesh) {
   static std::atomic<int> serial{0};
   if (!s.folder.empty())
-    return s.folder;
+    return mesh && mesh->rank > 0 ? s.folder + "-rank-" + std::to_string(mesh->rank) : s.folder;
   return std::filesystem::temp_directory_path()
          / ("millrace-versions-" + std::to_string(::getpid()) + "-" + std::to_string(++serial));
 }
 
-ring_limits limits_for(const settings& s) {
+ring_limits limits_for(const settings& s, const rank_mesh* mesh) {
   const auto& a = s.algorithm;
   auto kept = a.snapshot.versions > 0 ? a.snapshot.versions : s.rollout.eta + 1;
   ring_limits limits{kept, a.snapshot.device_bytes, a.snapshot.memory_bytes, a.snapshot.disk_bytes,
-                     folder_for(a.snapshot)};
+                     folder_for(a.snapshot, mesh)};
   if (a.old_logits == old_logits_source::snapshot)
     limits.versions = std::max(1, kept - 1); // the current version is θ, while it is needed
   if (a.old_logits == old_logits_source::interrupt)
@@ -96,16 +129,16 @@ ring_limits limits_for(const settings& s) {
 /// What the three have in common: kept versions and the fallback.
 class kept_versions : public old_logits {
 public:
-  kept_versions(const settings& s, const model::transformer& network)
-      : settings_(s), ring_(std::make_shared<version_ring>(limits_for(s))),
-        how_(scoring_options_of(s)) {
+  kept_versions(const settings& s, const model::transformer& network, rank_mesh* mesh)
+      : settings_(s), mesh_(mesh), share_(mesh),
+        ring_(std::make_shared<version_ring>(limits_for(s, mesh))), how_(scoring_options_of(s)) {
     if (s.algorithm.old_logits_fallback == old_logits_fallback::ewma)
       average_.emplace(s.algorithm.ewma, network);
   }
 
   old_log_probs before_step(const old_logits_request& r) final {
     old_log_probs out;
-    gathering batch(r.scorer);
+    gathering batch(r.scorer, share_);
     std::vector<std::size_t> all(r.first_minibatch.begin(), r.first_minibatch.end());
     all.insert(all.end(), r.others.begin(), r.others.end());
     from_before(batch, r, out);
@@ -113,6 +146,8 @@ public:
       if (const auto* network = weights_of(v, r))
         fill(batch, v, all, *network, r, own_route(), out);
     fall_back(batch, all, r, out);
+    if (share_.ranks > 1)
+      batch.exchange(mesh_->data());
     std::move(batch).write(out);
     out.costs.hidden_s = r.supply.hidden_s;
     out.costs.waited_s = r.supply.waited_s;
@@ -157,11 +192,16 @@ protected:
   const model::transformer* weights_of(version v, const old_logits_request& r) {
     if (v == r.training_from)
       return &r.network;
-    if (!ring_->holds(v))
-      return nullptr;
-    if (!scratch_)
-      scratch_.emplace(r.network.frozen_copy());
-    return ring_->load(v, scratch_->flat()) ? &*scratch_ : nullptr;
+    auto held = ring_->holds(v);
+    if (held) {
+      if (!scratch_)
+        scratch_.emplace(r.network.frozen_copy());
+      held = ring_->load(v, scratch_->flat());
+    }
+    // The ranks of a replica compute together, or none does: one's disk may have refused.
+    if (mesh_ && mesh_->grid.tp > 1)
+      held = mesh_->tensor().largest(held ? 0 : 1) == 0;
+    return held ? &*scratch_ : nullptr;
   }
 
   void fill(gathering& batch, std::optional<version> v, std::span<const std::size_t> which,
@@ -176,6 +216,8 @@ protected:
   }
 
   settings settings_;
+  rank_mesh* mesh_;
+  rank_share share_;
   std::shared_ptr<version_ring> ring_;
   scoring_options how_;
   std::optional<old_logit_average> average_;
@@ -273,7 +315,11 @@ private:
           batch.set(s, t, logp, old_logit_route::dedicated);
     }
   }
-  void keep(const old_logits_request&) override {}
+  /// Where there is no worker: on other ranks.
+  void keep(const old_logits_request& r) override {
+    if (!ring_->holds(r.training_from))
+      ring_->put(r.training_from, r.network.flat());
+  }
 };
 
 /// Before a version is replaced, the tokens that it has sampled so far, in flight and buffered, are
@@ -303,6 +349,8 @@ private:
     std::vector<std::size_t> all;
     std::unordered_map<std::int64_t, std::int32_t> groups;
     for (const auto& x : r.supply.in_flight) {
+      if (!share_.has(x.id))
+        continue;
       auto group = groups.try_emplace(x.id.group, static_cast<std::int32_t>(groups.size()));
       all.push_back(sequences.size());
       sequences.push_back({x.id, group.first->second, x.reward, x.tokens, x.behaviour_logp,
@@ -340,11 +388,12 @@ private:
 } // namespace
 
 std::unique_ptr<old_logits> make_exact_old_logits(const settings& s,
-                                                  const model::transformer& network) {
+                                                  const model::transformer& network,
+                                                  rank_mesh* mesh) {
   switch (s.algorithm.old_logits) {
-    case old_logits_source::snapshot: return std::make_unique<snapshot>(s, network);
-    case old_logits_source::dedicated: return std::make_unique<dedicated>(s, network);
-    case old_logits_source::interrupt: return std::make_unique<interrupt>(s, network);
+    case old_logits_source::snapshot: return std::make_unique<snapshot>(s, network, mesh);
+    case old_logits_source::dedicated: return std::make_unique<dedicated>(s, network, mesh);
+    case old_logits_source::interrupt: return std::make_unique<interrupt>(s, network, mesh);
     default: break;
   }
   throw invariant_error("old_logits: this strategy keeps no versions");

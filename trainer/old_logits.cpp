@@ -109,7 +109,8 @@ private:
 
 } // namespace
 
-std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network) {
+std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network,
+                                            rank_mesh* mesh) {
   using policy_loss::interpolation;
   const auto& a = s.algorithm;
   switch (a.old_logits) {
@@ -122,7 +123,7 @@ std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::tran
     case old_logits_source::ewma: return std::make_unique<averaged>(a.ewma, network);
     case old_logits_source::snapshot:
     case old_logits_source::dedicated:
-    case old_logits_source::interrupt: return make_exact_old_logits(s, network);
+    case old_logits_source::interrupt: return make_exact_old_logits(s, network, mesh);
   }
   throw invariant_error("old_logits: no such strategy");
 }

@@ -22,6 +22,7 @@
 namespace millrace::trainer {
 
 class old_logit_worker;
+class rank_mesh;
 
 /// What a strategy may use before the first update of a step.
 struct old_logits_request {
@@ -92,6 +93,8 @@ public:
 };
 
 /// The strategy of settings.algorithm.old_logits. `network` is the policy that training starts from.
-std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network);
+/// With a `mesh` all its ranks have one, and call it alike.
+std::unique_ptr<old_logits> make_old_logits(const settings& s, const model::transformer& network,
+                                            rank_mesh* mesh = nullptr);
 
 } // namespace millrace::trainer

@@ -56,14 +56,16 @@ rank_processes::rank_processes(const std::vector<std::string>& command, int coun
 }
 
 std::string rank_processes::ended() {
+  const std::lock_guard lock(guard_);
   for (std::size_t k = 0; k < ids_.size(); ++k) {
     int status = 0;
     if (ids_[k] > 0 && ::waitpid(ids_[k], &status, WNOHANG) == ids_[k]) {
       ids_[k] = 0;
-      return "trainer rank " + std::to_string(k + 1) + " " + how_it_ended(status);
+      if (ended_.empty())
+        ended_ = "trainer rank " + std::to_string(k + 1) + " " + how_it_ended(status);
     }
   }
-  return {};
+  return ended_;
 }
 
 rank_processes::~rank_processes() {
@@ -117,7 +119,7 @@ std::shared_ptr<rank_mesh> rank_mesh::join(int rank, std::unique_ptr<rendezvous>
   return std::shared_ptr<rank_mesh>(new rank_mesh(grid, rank, std::move(meeting), nullptr));
 }
 
-std::shared_ptr<const model::tensor_group> rank_mesh::tensor_group() {
+std::shared_ptr<const model::tensor_group> rank_mesh::tensor_group(bool sequence) {
   if (grid.tp == 1)
     return nullptr;
   auto group = std::make_shared<model::tensor_group>();
@@ -125,6 +127,13 @@ std::shared_ptr<const model::tensor_group> rank_mesh::tensor_group() {
   group->size = grid.tp;
   group->sum = [this](at::Tensor& t) { tensor().all_reduce(t); };
   group->largest = [this](at::Tensor& t) { tensor().all_reduce(t, reduction::largest); };
+  group->sequence = sequence;
+  group->gather = [this](const at::Tensor& part, at::Tensor& whole) {
+    tensor().all_gather(part, whole);
+  };
+  group->scatter_sum = [this](const at::Tensor& whole, at::Tensor& part) {
+    tensor().reduce_scatter(whole, part);
+  };
   return group;
 }
 

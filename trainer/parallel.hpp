@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,12 +40,14 @@ public:
   rank_processes(const rank_processes&) = delete;
   rank_processes& operator=(const rank_processes&) = delete;
 
-  /// Says which rank has ended, and how; empty: none.
+  /// Says which rank has ended first, and how; empty: none. For any thread.
   [[nodiscard]] std::string ended();
   [[nodiscard]] const std::vector<int>& process_ids() const { return ids_; }
 
 private:
+  std::mutex guard_;
   std::vector<int> ids_; ///< 0: it has ended, and was waited for
+  std::string ended_;
 };
 
 /// The trainer's ranks as one of them sees them. Rank 0 leads: it posts what is to be done, and all
@@ -66,8 +69,8 @@ public:
   collectives& world() { return *world_; }   ///< all ranks
   collectives& data() { return *data_; }     ///< those with the same part of the model
   collectives& tensor() { return *tensor_; } ///< those that share a replica
-  /// Null where tp is 1.
-  [[nodiscard]] std::shared_ptr<const model::tensor_group> tensor_group();
+  /// Null where tp is 1. `sequence`: trainer.parallel.sequence.
+  [[nodiscard]] std::shared_ptr<const model::tensor_group> tensor_group(bool sequence);
   /// Seconds spent waiting for other ranks so far.
   [[nodiscard]] double waited_s() const;
 
@@ -108,8 +111,13 @@ void follow_rank(int rank, const std::string& endpoint, double timeout_s = 60,
 
 // -- what is sent ------------------------------------------------------------------------------------
 
-std::string to_bytes(std::span<const scored_group> groups);
-std::vector<scored_group> groups_from_bytes(const std::string& bytes);
+/// A training step's batch.
+struct step_order {
+  std::vector<scored_group> groups;
+  old_logit_supply supply;
+};
+std::string to_bytes(std::span<const scored_group> groups, const old_logit_supply& supply = {});
+step_order step_from_bytes(const std::string& bytes);
 std::string to_bytes(std::span<const demonstration> batch);
 std::vector<demonstration> demonstrations_from_bytes(const std::string& bytes);
 

@@ -93,32 +93,41 @@ private:
 };
 
 template <class T>
-std::string written(std::span<const T> all) {
-  byte_writer w;
+void write_all(byte_writer& w, std::span<const T> all) {
   w(all.size());
   for (const auto& x : all)
     w(x);
-  return std::move(w.bytes);
-}
-
-template <class T>
-std::vector<T> read(const std::string& bytes) {
-  byte_reader r(bytes);
-  std::vector<T> all;
-  r(all);
-  r.expect_end();
-  return all;
 }
 
 } // namespace
 
-std::string to_bytes(std::span<const scored_group> groups) { return written(groups); }
-std::vector<scored_group> groups_from_bytes(const std::string& bytes) {
-  return read<scored_group>(bytes);
+std::string to_bytes(std::span<const scored_group> groups, const old_logit_supply& supply) {
+  byte_writer w;
+  write_all(w, groups);
+  w(supply);
+  return std::move(w.bytes);
 }
-std::string to_bytes(std::span<const demonstration> batch) { return written(batch); }
+
+step_order step_from_bytes(const std::string& bytes) {
+  byte_reader r(bytes);
+  step_order order;
+  r(order.groups, order.supply);
+  r.expect_end();
+  return order;
+}
+
+std::string to_bytes(std::span<const demonstration> batch) {
+  byte_writer w;
+  write_all(w, batch);
+  return std::move(w.bytes);
+}
+
 std::vector<demonstration> demonstrations_from_bytes(const std::string& bytes) {
-  return read<demonstration>(bytes);
+  byte_reader r(bytes);
+  std::vector<demonstration> all;
+  r(all);
+  r.expect_end();
+  return all;
 }
 
 } // namespace millrace::trainer

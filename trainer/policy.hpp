@@ -84,13 +84,16 @@ public:
   [[nodiscard]] const model::model_config& config() const;
   [[nodiscard]] const model::tokenizer& tokenizer() const;
 
-  /// Into an existing folder: `model/` in Hugging Face's form, `optimizer.safetensors`,
-  /// `trainer.json`. For checkpoint_store::save(). \throws user_error when the disk refuses
+  /// Into an existing folder: `model/` in Hugging Face's form, `optimizer.safetensors` (or one such
+  /// file for each rank), `trainer.json`. For checkpoint_store::save(). \throws user_error when the disk refuses
   void save(const std::filesystem::path& folder) const;
 
   /// What save() would write now, to be written later, by any thread. Must not outlive this policy's
-  /// tokenizer.
-  [[nodiscard]] policy_snapshot snapshot() const;
+  /// tokenizer. `shards`, an existing folder on the same disk, is where other ranks put their parts
+  /// meanwhile (trainer.parallel.sharded_checkpoints); without it rank 0 gathers everything.
+  [[nodiscard]] policy_snapshot snapshot(const std::filesystem::path& shards = {}) const;
+  /// Whether several ranks write, so that a snapshot is to be given such a folder.
+  [[nodiscard]] bool shards_checkpoints() const;
 
   /// Only the model, in Hugging Face's form. \throws user_error when the disk refuses
   void save_model(const std::filesystem::path& folder) const;

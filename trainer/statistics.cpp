@@ -47,6 +47,7 @@ std::map<std::string, double> step_statistics::values() const {
     {"optimizer_s", seconds.optimizer},
     {"rank_wait_s", seconds.rank_wait},
     {"step_s", seconds.total},
+    {"trainer_peak_rss_bytes", peak_rss_bytes},
   };
   std::int64_t served = 0;
   for (const auto& [route, tokens] : old_logits_served) {

@@ -97,6 +97,8 @@ struct step_statistics {
     double rank_wait = 0; ///< of these: waiting for other ranks of the trainer
   } seconds;
 
+  double peak_rss_bytes = 0; ///< the most memory that this process, or a rank's, has had so far
+
   std::vector<std::string> remarks; ///< what a user should read: a skipped update, a fallback
 
   /// By metric name, for logs; all fields but the histogram and the remarks.

@@ -86,7 +86,7 @@ reinforcement::reinforcement(model::transformer& network, const settings& s,
                                             : "the loss " + s.algorithm.loss.name + " needs one")
                      + "; set it to \"initial\"");
   if (s.algorithm.critic.kind != critic_kind::none)
-    critic_ = std::make_unique<critic>(s, network);
+    critic_ = std::make_unique<critic>(s, network, mesh);
   if (advantage_->needs().values && !critic_)
     throw user_error("algorithm.advantage: \"" + s.algorithm.advantage.name
                      + "\" needs the values of a critic; set algorithm.critic.kind to \"head\" or "
@@ -94,7 +94,7 @@ reinforcement::reinforcement(model::transformer& network, const settings& s,
   if (wants_reference)
     reference_ = network.frozen_copy();
   if (loss_->needs().prox)
-    old_logits_ = make_old_logits(s, network);
+    old_logits_ = make_old_logits(s, network, mesh);
 }
 
 reinforcement::~reinforcement() = default;
@@ -402,6 +402,13 @@ std::shared_ptr<old_logit_worker> reinforcement::old_logit_helper(version now) {
 
 std::vector<tensor_view> reinforcement::tensors() const {
   auto views = optimizer_.state();
+  for (auto& v : other_tensors())
+    views.push_back(std::move(v));
+  return views;
+}
+
+std::vector<tensor_view> reinforcement::other_tensors() const {
+  std::vector<tensor_view> views;
   if (old_logits_)
     for (auto& v : old_logits_->tensors())
       views.push_back(std::move(v));

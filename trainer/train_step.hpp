@@ -68,6 +68,8 @@ public:
 
   /// Tensors to be written to a checkpoint or filled from one, and what else belongs to it.
   [[nodiscard]] std::vector<tensor_view> tensors() const;
+  /// Those beside the optimiser's.
+  [[nodiscard]] std::vector<tensor_view> other_tensors() const;
   [[nodiscard]] nlohmann::json state() const;
   [[nodiscard]] adamw& optimizer() { return optimizer_; }
   /// After tensors() and the network's parameters were filled.

@@ -112,14 +112,12 @@ void check_training(const settings& s, texts& out) {
       if (n % ranks.tp != 0)
         out.push_back("trainer.parallel.tp: found " + num(ranks.tp)
                       + ", expected a divisor of model.architecture." + what + ", " + num(n));
-  if (ranks.dp > 1 || ranks.tp > 1) {
-    if (exact(s.algorithm.old_logits))
-      out.push_back("algorithm.old_logits: kept versions are not shared among the ranks of "
-                    "trainer.parallel; use recompute, ewma, loglinear, arithmetic or behaviour");
-    if (s.algorithm.critic.kind != critic_kind::none)
-      out.push_back("algorithm.critic.kind: a critic is not shared among the ranks of "
-                    "trainer.parallel; set it to \"none\", or dp and tp to 1");
-  }
+  if (ranks.tp > 1 && s.algorithm.old_logits == old_logits_source::dedicated)
+    out.push_back("algorithm.old_logits: the old-logit actor has no part in the ranks that a replica is "
+                  "split over; with trainer.parallel.tp above 1 use snapshot or interrupt");
+  if (ranks.sequence && ranks.tp == 1)
+    out.push_back("trainer.parallel.sequence: found true with trainer.parallel.tp 1; there is no other "
+                  "rank to share the tokens of a replica with");
   if (ranks.zero1 && ranks.dp == 1)
     out.push_back("trainer.parallel.zero1: found true with trainer.parallel.dp 1; there is no other "
                   "rank to hold a part of the optimiser's state");

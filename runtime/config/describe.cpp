@@ -237,6 +237,12 @@ void describe(option_list& v, parallel_settings& s) {
   v("tp", s.tp, in_range(1, 1024),
     "Tensor parallel: ranks that each replica is split over; divides heads, kv_heads, intermediate");
   v("zero1", s.zero1, "Each of the dp ranks keeps its part of the optimiser's state only (ZeRO-1)");
+  v("sequence", s.sequence,
+    "Between the split layers, too, each of the tp ranks has only its share of the tokens (sequence "
+    "parallel): less memory for as much communication");
+  v("sharded_checkpoints", s.sharded_checkpoints,
+    "Each rank writes its own part of the optimiser's state into the checkpoint, on a disk that all "
+    "ranks see; else rank 0 gathers and writes everything");
   v("port", s.port, in_range(0, 65535), "Port at which rank 0 meets the others; 0: a free one");
   v("timeout_s", s.timeout_s, in_range(0.1, 86400),
     "Seconds after which a rank that has stopped is given up; one that died is noticed at once");
@@ -266,6 +272,9 @@ void describe(option_list& v, trainer_settings& s) {
     "What the answers of a group have in common at their beginning goes through the model once");
   v("activation_checkpointing", s.activation_checkpointing,
     "Layers compute their inner values again in the backward pass: less memory, a third more time");
+  v("compute", s.compute,
+    "What the layers multiply in: bf16 halves what they keep for the backward pass. Weights, their "
+    "gradients and averages, the residual stream, norms and the output layer stay fp32");
   v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
   v.section("parallel", s.parallel, "Ranks of the trainer, each a process");
 }

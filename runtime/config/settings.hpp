@@ -92,6 +92,10 @@ constexpr std::array<std::string_view, 3> names(kl_reference) {
 enum class critic_kind : std::uint8_t { none, head, model };
 constexpr std::array<std::string_view, 3> names(critic_kind) { return {"none", "head", "model"}; }
 
+/// What the trainer's layers compute in; weights, gradients and optimiser state are fp32 throughout.
+enum class compute_dtype : std::uint8_t { fp32, bf16 };
+constexpr std::array<std::string_view, 2> names(compute_dtype) { return {"fp32", "bf16"}; }
+
 /// `automatic`: local in one process, UCX between several.
 enum class sync_transport : std::uint8_t { automatic, local, ucx };
 constexpr std::array<std::string_view, 3> names(sync_transport) {
@@ -262,6 +266,8 @@ struct parallel_settings {
   std::int32_t dp = 1;
   std::int32_t tp = 1;
   bool zero1 = false; ///< each of dp ranks keeps its part of the optimiser's state only
+  bool sequence = false; ///< tp ranks share the tokens where the model isn't split
+  bool sharded_checkpoints = true; ///< each rank writes its own part of the optimiser's state
   std::int32_t port = 0; ///< of rank 0's meeting point; 0: a free one
   double timeout_s = 60; ///< a rank that doesn't answer for so long is given up
   bool spawn = true;     ///< rank 0 starts the others on its own machine
@@ -283,6 +289,7 @@ struct trainer_settings {
   micro_batch_packing packing = micro_batch_packing::fewest_sequences;
   bool share_prompts = true;
   bool activation_checkpointing = false;
+  compute_dtype compute = compute_dtype::fp32;
   std::int32_t threads = 1;
   parallel_settings parallel;
 };

@@ -299,6 +299,66 @@ inline const gauge old_logits_waited{
 inline const gauge old_logits_hidden_share{
   "trainer", "millrace_old_logits_hidden_ratio", "ratio",
   "Share of the time for old log-probs that was off the trainer's path", "old_logits_hidden_share"};
+inline const gauge rank_wait{
+  "trainer", "millrace_rank_wait_seconds", "seconds",
+  "Time of the last step that the trainer's rank 0 waited for its other ranks", "rank_wait_s"};
+inline const gauge trainer_peak_memory{
+  "trainer", "millrace_trainer_peak_resident_memory_bytes", "bytes",
+  "The most memory that the trainer's process, or that of one of its ranks, has had so far",
+  "trainer_peak_rss_bytes"};
+inline const gauge batch_rollouts{
+  "trainer", "millrace_batch_rollouts", "rollouts", "Rollouts of the last batch", "rollouts"};
+inline const gauge batch_groups{
+  "trainer", "millrace_batch_groups", "groups", "Groups of the last batch", "groups"};
+inline const gauge batch_masked{
+  "trainer", "millrace_batch_masked_tokens", "tokens",
+  "Tokens of the last batch that were too old to be trained on", "masked_tokens"};
+inline const gauge micro_batches{
+  "trainer", "millrace_micro_batches", "passes",
+  "Forward and backward passes of the last step", "micro_batches"};
+inline const gauge updates{
+  "trainer", "millrace_updates", "updates", "Optimiser steps of the last training step", "updates"};
+inline const gauge clipped_updates{
+  "trainer", "millrace_clipped_updates_ratio", "ratio",
+  "Share of the last step's updates whose gradient was clipped", "clipped_updates"};
+inline const gauge processed_tokens{
+  "trainer", "millrace_processed_tokens", "tokens",
+  "Tokens that went through the model in the last step, prompts included", "processed_tokens"};
+inline const gauge nonfinite_tokens{
+  "trainer", "millrace_nonfinite_tokens", "tokens",
+  "Tokens of the last step that the loss left out because something was not finite",
+  "nonfinite_tokens"};
+inline const gauge advantage_size{
+  "trainer", "millrace_advantage_abs_mean", "reward", "Mean size of the last step's advantages",
+  "advantage_abs_mean"};
+inline const gauge kl_loss{
+  "trainer", "millrace_kl_loss", "loss", "The KL penalty's part of the last step's loss", "kl_loss"};
+inline const gauge kl_infer_train_k3{
+  "trainer", "millrace_kl_infer_train_k3_nats", "nats",
+  "KL divergence of the generator's policy from the trainer's, by the estimator of low variance",
+  "kl_infer_train_k3"};
+inline const gauge prob_difference{
+  "trainer", "millrace_probability_difference", "1",
+  "Largest difference between generator's and trainer's probability of a token in the last step",
+  "max_abs_prob_diff"};
+inline const gauge top1_fraction{
+  "trainer", "millrace_top1_ratio", "ratio",
+  "Share of trained tokens that were the likeliest to the policy", "top1_fraction"};
+inline const gauge ewma_reset{
+  "trainer", "millrace_ewma_reset", "boolean",
+  "1 where the average of the parameters began anew after the last step", "ewma_reset"};
+inline const gauge old_logits_tokens{
+  "trainer", "millrace_old_logits_tokens", "tokens",
+  "Tokens that went through the model for old log-probs in the last step", "old_logits_tokens"};
+inline const gauge critic_time{
+  "trainer", "millrace_critic_seconds", "seconds", "Time of the last step's critic, values and updates",
+  "critic_s"};
+inline const gauge value_mean{
+  "trainer", "millrace_value_mean", "reward", "Mean of the critic's values, before its updates",
+  "value_mean"};
+inline const gauge critic_grad_norm{
+  "trainer", "millrace_critic_grad_norm", "1", "Global norm of the critic's gradient before clipping",
+  "critic_grad_norm"};
 inline const gauge value_loss{
   "trainer", "millrace_value_loss", "loss", "The critic's mean loss of the last step", "value_loss"};
 inline const gauge explained_variance{

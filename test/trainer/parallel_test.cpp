@@ -3,8 +3,8 @@
 #include "policy_loss/token_logprobs.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "test/trainer/ranks.hpp"
 #include "test/trainer/scratch_folder.hpp"
-#include "test/trainer/toy.hpp"
 #include "trainer/collectives.hpp"
 #include "trainer/gradient_reducer.hpp"
 #include "trainer/parallel_logprobs.hpp"
@@ -17,7 +17,6 @@
 #include <catch2/catch.hpp>
 
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 using namespace millrace;
@@ -45,74 +44,6 @@ void on_ranks(int n, const std::function<void(collectives&)>& work) {
   for (auto& e : errors)
     if (e)
       std::rethrow_exception(e);
-}
-
-/// This program again, which then runs the test case "[.rank]" below as a rank.
-std::vector<std::string> rank_command() {
-  return {"/bin/sh", "-c",
-          "MILLRACE_TEST_RANK=$2 MILLRACE_TEST_STORE=$4 exec \"$0\" '[.rank]' >/dev/null",
-          std::filesystem::read_symlink("/proc/self/exe").string()};
-}
-
-settings grid_settings(int dp, int tp, bool zero1 = false) {
-  auto s = tiny_settings();
-  s.model.architecture.kv_heads = 2;
-  s.trainer.minibatches = 2;
-  s.trainer.epochs = 2;
-  s.trainer.micro_batch_tokens = 60;
-  s.trainer.eps = 1e-4; // small differences of small gradients stay small
-  s.trainer.weight_decay = 0.1;
-  s.algorithm.kl.coefficient = 0.05;
-  s.algorithm.kl.reference = kl_reference::initial;
-  s.trainer.parallel = {.dp = dp, .tp = tp, .zero1 = zero1, .timeout_s = 300};
-  return s;
-}
-
-struct course {
-  std::vector<float> parameters;
-  std::vector<step_statistics> steps;
-  double warm_up_loss = 0;
-};
-
-std::vector<demonstration> some_demonstrations() {
-  std::vector<demonstration> all;
-  for (int i = 0; i < 7; ++i)
-    all.push_back({{1 + i, 3, 5, 2 + i, 4}, 2 + i % 2});
-  return all;
-}
-
-/// Steps from `first` to `last`, with a warm-up step before the first.
-course take(policy& p, int first, int last) {
-  course c;
-  if (first == 0)
-    c.warm_up_loss = p.warm_up(some_demonstrations()).loss;
-  for (int v = first; v < last; ++v)
-    c.steps.push_back(p.step({v}, sibling_groups(static_cast<std::uint64_t>(10 + v), 6, 4, {v}, 4)));
-  c.parameters = parameters(p.views());
-  return c;
-}
-
-course train_with(const settings& s) {
-  auto p = policy::create(s, nullptr, start_ranks(s, rank_command()));
-  return take(p, 0, 3);
-}
-
-void require_equal(const course& a, const course& b) {
-  REQUIRE(a.warm_up_loss == Approx(b.warm_up_loss).epsilon(1e-5));
-  REQUIRE(a.steps.size() == b.steps.size());
-  for (std::size_t i = 0; i < a.steps.size(); ++i) {
-    INFO("step " << i);
-    const auto &x = a.steps[i], &y = b.steps[i];
-    REQUIRE(x.loss == Approx(y.loss).epsilon(1e-4).margin(1e-5));
-    REQUIRE(x.kl_loss == Approx(y.kl_loss).epsilon(1e-3).margin(1e-6));
-    REQUIRE(x.grad_norm == Approx(y.grad_norm).epsilon(1e-3));
-    REQUIRE(x.entropy == Approx(y.entropy).epsilon(1e-4));
-    REQUIRE(x.kl_infer_train == Approx(y.kl_infer_train).epsilon(1e-3).margin(1e-5));
-    REQUIRE(x.trained_tokens == y.trained_tokens);
-    REQUIRE(x.updates == y.updates);
-    REQUIRE(x.mask_fraction == Approx(y.mask_fraction).margin(1e-6));
-  }
-  REQUIRE(largest_difference(a.parameters, b.parameters) < 2e-4);
 }
 
 } // namespace
@@ -191,13 +122,16 @@ TEST_CASE("batches survive their bytes, and torn ones are told") {
   auto groups = sibling_groups(3, 5, 3, {7}, 2);
   groups[1].question = {42, "2+2=", "4"};
   groups[2].rollouts.clear();
-  auto bytes = to_bytes(groups);
-  auto back = groups_from_bytes(bytes);
-  REQUIRE(to_bytes(back) == bytes);
-  REQUIRE(back[1].question.text == "2+2=");
-  REQUIRE(back[0].rollouts[1].behaviour_logp == groups[0].rollouts[1].behaviour_logp);
+  old_logit_supply supply{.in_flight = groups[0].rollouts, .oldest_sampling = {6},
+                          .known = {{{3, 1}, {-0.5F, -1.25F}}}, .waited_s = 0.5};
+  auto bytes = to_bytes(groups, supply);
+  auto back = step_from_bytes(bytes);
+  REQUIRE(to_bytes(back.groups, back.supply) == bytes);
+  REQUIRE(back.groups[1].question.text == "2+2=");
+  REQUIRE(back.groups[0].rollouts[1].behaviour_logp == groups[0].rollouts[1].behaviour_logp);
+  REQUIRE(back.supply.known[0].logp == supply.known[0].logp);
   for (std::size_t n = 0; n < bytes.size(); n += 97)
-    REQUIRE_THROWS_AS(groups_from_bytes(bytes.substr(0, n)), invariant_error);
+    REQUIRE_THROWS_AS(step_from_bytes(bytes.substr(0, n)), invariant_error);
   auto demonstrations = some_demonstrations();
   REQUIRE(demonstrations_from_bytes(to_bytes(demonstrations))[3].tokens == demonstrations[3].tokens);
 }
