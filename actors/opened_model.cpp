@@ -12,7 +12,7 @@
 namespace millrace {
 
 void add_engine_arguments(CLI::App& command, engine_arguments& a) {
-  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer.json)")
+  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer)")
     ->required();
   command.add_option("--dtype", a.dtype, "Precision of the weights: fp32, bf16 or int8")
     ->check(CLI::IsMember({"fp32", "bf16", "int8"}));
@@ -29,7 +29,7 @@ opened_model open_model(const engine_arguments& a) {
   const std::filesystem::path folder = a.model;
   if (!std::filesystem::exists(folder / "config.json"))
     throw user_error(a.model + ": no model is there; expected a folder with config.json, "
-                     "safetensors and tokenizer.json");
+                     "safetensors and a tokenizer");
   opened_model m;
   m.config = model::read_config(folder);
   m.tokens = model::load_tokenizer(folder);

@@ -1,41 +1,11 @@
 #include "runtime/model/bpe_tokenizer.hpp"
 
-#include "runtime/atomic_file.hpp"
 #include "runtime/model/json_place.hpp"
 #include "runtime/model/utf8.hpp"
 
-#include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <utility>
 
 namespace millrace::model {
-namespace {
-
-constexpr const char* companions[] = {
-  "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"};
-
-/// tokenizer_config.json names a token by its text or by an object with its "content".
-std::string token_name(const json_place& place) {
-  if (place.is_null())
-    return "";
-  return place.value().is_object() ? place["content"].text() : place.text();
-}
-
-/// An id, or a list of them.
-std::vector<std::int32_t> ids_in(const json_place& place) {
-  std::vector<std::int32_t> ids;
-  if (place.value().is_array())
-    for (std::size_t i = 0; i < place.size(); ++i)
-      ids.push_back(place.at(i).id());
-  else if (!place.is_null())
-    ids.push_back(place.id());
-  return ids;
-}
-
-} // namespace
-
 bpe_tokenizer::bpe_tokenizer(const nlohmann::json& document,
                              const std::filesystem::path& folder) {
   const json_place file(document, (folder / "tokenizer.json").string());
@@ -160,7 +130,7 @@ void bpe_tokenizer::read_post_processor(const json_place& place, int depth) {
       const auto special = single.at(i)["SpecialToken"];
       if (special.is_null())
         break;
-      for (const auto id : ids_in(place["special_tokens"][special["id"].text()]["ids"]))
+      for (const auto id : token_ids(place["special_tokens"][special["id"].text()]["ids"]))
         prefix_.push_back(id);
     }
     for (const auto id : prefix_)
@@ -172,57 +142,11 @@ void bpe_tokenizer::read_post_processor(const json_place& place, int depth) {
 }
 
 void bpe_tokenizer::read_companions(const std::filesystem::path& folder) {
-  nlohmann::json tokenizer_config, generation_config, model_config;
-  const auto read = [&](const std::string& name, nlohmann::json* parsed, bool keep) {
-    std::ifstream in(folder / name, std::ios::binary);
-    if (!in)
-      return;
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (parsed) {
-      *parsed = nlohmann::json::parse(text, nullptr, false);
-      if (!parsed->is_object())
-        throw user_error((folder / name).string() + ": is not a JSON object");
-    }
-    if (keep)
-      files_.emplace_back(name, std::move(text));
-  };
-  for (const std::string name : companions)
-    read(name, name == "tokenizer_config.json" ? &tokenizer_config
-               : name == "generation_config.json" ? &generation_config : nullptr, true);
-  read("config.json", &model_config, false);
-  const auto place_of = [&](nlohmann::json& json, const char* name) {
-    if (json.is_null())
-      json = nlohmann::json::object();
-    return json_place(json, (folder / name).string());
-  };
-  const auto config = place_of(tokenizer_config, "tokenizer_config.json");
-  chat_.bos = token_name(config["bos_token"]);
-  chat_.eos = token_name(config["eos_token"]);
-  chat_.pad = token_name(config["pad_token"]);
-  chat_.unk = token_name(config["unk_token"]);
-  bos_ = id_of(chat_.bos);
-  pad_ = id_of(chat_.pad);
-  stop_ = ids_in(place_of(generation_config, "generation_config.json")["eos_token_id"]);
-  if (stop_.empty())
-    stop_ = ids_in(place_of(model_config, "config.json")["eos_token_id"]);
-  if (const auto eos = id_of(chat_.eos); eos >= 0 && std::ranges::find(stop_, eos) == stop_.end())
-    stop_.push_back(eos);
-  // Some models' configuration names tokens that their tokenizer never had.
-  std::erase_if(stop_, [&](std::int32_t id) { return id >= vocabulary_size(); });
-  const auto given = config["chat_template"];
-  chat_.where = given.where();
-  if (given.value().is_array()) {
-    for (std::size_t i = 0; i < given.size(); ++i)
-      if (given.at(i)["name"].text() == "default")
-        chat_.text = given.at(i)["template"].text();
-  } else if (!given.is_null()) {
-    chat_.text = given.text();
-  }
-  for (const auto& [name, content] : files_)
-    if (name == "chat_template.jinja") {
-      chat_.text = content;
-      chat_.where = (folder / name).string();
-    }
+  companions_ = tokenizer_companions(folder, {"tokenizer.json", "vocab.json", "merges.txt"});
+  bos_ = id_of(chat().bos);
+  pad_ = id_of(chat().pad);
+  stop_ = companions_.stop_tokens([this](const auto& name) { return id_of(name); },
+                                  vocabulary_size());
 }
 
 std::vector<std::int32_t> bpe_tokenizer::encoded(std::string_view text, bool special) const {
@@ -254,8 +178,8 @@ std::vector<std::int32_t> bpe_tokenizer::encoded(std::string_view text, bool spe
 }
 
 bool bpe_tokenizer::use_chat() {
-  if (!chat_.text.empty())
-    chat_in_use_ = std::make_unique<chat_template>(chat_);
+  if (!chat().text.empty())
+    chat_in_use_ = std::make_unique<chat_template>(chat());
   return chat_in_use_ != nullptr;
 }
 
@@ -313,9 +237,6 @@ std::string bpe_tokenizer::decode(std::span<const std::int32_t> tokens) const {
   return text.substr(strip);
 }
 
-void bpe_tokenizer::save(const std::filesystem::path& folder) const {
-  for (const auto& [name, content] : files_)
-    write_file_atomically(folder / name, content);
-}
+void bpe_tokenizer::save(const std::filesystem::path& folder) const { companions_.save(folder); }
 
 } // namespace millrace::model

@@ -7,6 +7,7 @@
 #include "runtime/model/text_normalizer.hpp"
 #include "runtime/model/token_decoder.hpp"
 #include "runtime/model/tokenizer.hpp"
+#include "runtime/model/tokenizer_companions.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -46,7 +47,7 @@ public:
   [[nodiscard]] std::pair<std::string, int> stripped() const override {
     return {decoder_.stripped(), decoder_.strip_count()};
   }
-  [[nodiscard]] const chat_source& chat() const override { return chat_; }
+  [[nodiscard]] const chat_source& chat() const override { return companions_.chat(); }
   [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const override;
   bool use_chat() override;
   [[nodiscard]] std::vector<std::string> special_texts() const override;
@@ -71,7 +72,7 @@ private:
   [[nodiscard]] std::int32_t id_of(const std::string& text) const;
   [[nodiscard]] std::vector<std::int32_t> encoded(std::string_view text, bool special) const;
 
-  std::vector<std::pair<std::string, std::string>> files_; ///< name, content
+  tokenizer_companions companions_;
   std::vector<piece> pieces_;                              ///< by id
   std::unordered_map<std::string, std::int32_t> ids_;      ///< added tokens too
   text_normalizer normalizer_;
@@ -81,7 +82,6 @@ private:
   token_decoder decoder_;
   std::vector<std::int32_t> stop_, prefix_;
   std::int32_t bos_ = -1, pad_ = -1, unknown_ = -1;
-  chat_source chat_;
   std::unique_ptr<const chat_template> chat_in_use_;
 };
 

@@ -6,13 +6,17 @@
 
 #include <cmath>
 #include <fstream>
-#include <numbers>
 #include <sstream>
+#include <utility>
 
 namespace millrace::model {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::pair<rope_kind, const char*> rope_kinds[] = {
+  {rope_kind::plain, "default"}, {rope_kind::linear, "linear"}, {rope_kind::dynamic, "dynamic"},
+  {rope_kind::llama3, "llama3"}, {rope_kind::yarn, "yarn"}};
 
 /// A JSON object with its name, for errors that say where.
 class fields {
@@ -91,38 +95,60 @@ private:
   std::string where_;
 };
 
-rope_scaling read_scaling(const fields& f) {
-  rope_scaling scaling;
-  const auto kind = f.text("rope_type", f.text("type", "default"));
-  if (kind == "default")
-    return scaling;
-  if (kind == "linear")
-    scaling.kind = rope_kind::linear;
-  else if (kind == "llama3")
-    scaling.kind = rope_kind::llama3;
-  else
-    throw user_error(f.where() + ": rope scaling \"" + kind
-                     + "\" is not supported; supported are default, linear and llama3");
-  scaling.factor = f.number("factor", 1);
-  scaling.low_freq_factor = f.number("low_freq_factor", scaling.low_freq_factor);
-  scaling.high_freq_factor = f.number("high_freq_factor", scaling.high_freq_factor);
-  scaling.original_max_positions =
-    f.integer("original_max_position_embeddings", scaling.original_max_positions);
-  if (!(scaling.factor >= 1) || !(scaling.high_freq_factor > scaling.low_freq_factor)
-      || scaling.original_max_positions < 1)
+/// How much yarn's attention is sharpened where the file doesn't say: the paper's equation 22, which
+/// some models take as a quotient of two.
+double attention_factor(const fields& f, double factor) {
+  const auto of = [&](double scale) {
+    return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1;
+  };
+  const auto all = f.number("mscale_all_dim", 0), some = f.number("mscale", 0);
+  return f.number("attention_factor", all != 0 && some != 0 ? of(some) / of(all) : of(1));
+}
+
+rope_kind kind_of(const fields& f) {
+  const auto name = f.text("rope_type", f.text("type", "default"));
+  for (const auto& [kind, known] : rope_kinds)
+    if (name == known)
+      return kind;
+  throw user_error(f.where() + ": rope scaling \"" + name + "\" is not supported; supported are "
+                   "default, linear, dynamic, llama3 and yarn");
+}
+
+rope_scaling read_scaling(const fields& f, std::int64_t max_positions) {
+  rope_scaling s;
+  s.kind = kind_of(f);
+  if (s.kind == rope_kind::plain)
+    return s;
+  s.factor = f.number("factor", 1);
+  s.low_freq_factor = f.number("low_freq_factor", s.low_freq_factor);
+  s.high_freq_factor = f.number("high_freq_factor", s.high_freq_factor);
+  s.original_max_positions =
+    f.integer("original_max_position_embeddings",
+              s.kind == rope_kind::yarn ? max_positions : s.original_max_positions);
+  if (!(s.factor >= 1) || !(s.high_freq_factor > s.low_freq_factor)
+      || s.original_max_positions < 1)
     throw user_error(f.where() + ": factor must be at least 1, high_freq_factor above "
                      "low_freq_factor, original_max_position_embeddings positive");
-  return scaling;
+  if (s.kind != rope_kind::yarn)
+    return s;
+  s.beta_fast = f.number("beta_fast", s.beta_fast);
+  s.beta_slow = f.number("beta_slow", s.beta_slow);
+  s.truncate = f.boolean("truncate", true);
+  s.attention_factor = attention_factor(f, s.factor);
+  if (!(s.beta_slow > 0) || !(s.beta_fast >= s.beta_slow) || !(s.attention_factor > 0))
+    throw user_error(f.where() + ": beta_slow and attention_factor must be positive, beta_fast at "
+                     "least beta_slow");
+  return s;
 }
 
 void read_rope(const fields& f, model_config& c) {
   c.rope_theta = f.number("rope_theta", c.rope_theta);
   if (f.has("rope_scaling"))
-    c.scaling = read_scaling(f.object("rope_scaling"));
+    c.scaling = read_scaling(f.object("rope_scaling"), c.max_position_embeddings);
   if (f.has("rope_parameters")) { // transformers 5 puts both here
     const auto rope = f.object("rope_parameters");
     c.rope_theta = rope.number("rope_theta", c.rope_theta);
-    c.scaling = read_scaling(rope);
+    c.scaling = read_scaling(rope, c.max_position_embeddings);
   }
 }
 
@@ -143,6 +169,26 @@ void read_features(const fields& f, model_config& c) {
   c.output_bias = c.model_type != "qwen2" && attention_bias;
   c.mlp_bias = f.boolean("mlp_bias", false);
   c.qk_norm = c.model_type == "qwen3";
+}
+
+json to_json(const rope_scaling& s) {
+  json j{{"factor", s.factor}};
+  for (const auto& [kind, name] : rope_kinds)
+    if (kind == s.kind)
+      j["rope_type"] = name;
+  if (s.kind == rope_kind::llama3 || s.kind == rope_kind::yarn)
+    j["original_max_position_embeddings"] = s.original_max_positions;
+  if (s.kind == rope_kind::llama3) {
+    j["low_freq_factor"] = s.low_freq_factor;
+    j["high_freq_factor"] = s.high_freq_factor;
+  }
+  if (s.kind == rope_kind::yarn) {
+    j["beta_fast"] = s.beta_fast;
+    j["beta_slow"] = s.beta_slow;
+    j["truncate"] = s.truncate;
+    j["attention_factor"] = s.attention_factor;
+  }
+  return j;
 }
 
 json read_json(const std::filesystem::path& file) {
@@ -184,6 +230,7 @@ void model_config::validate(const std::string& where) const {
                             + ", but rotary embeddings need an even one");
   need(rms_norm_eps >= 0 && rms_norm_eps < 1, "rms_norm_eps must be in [0, 1)");
   need(rope_theta > 0 && std::isfinite(rope_theta), "rope_theta must be positive");
+  need(scaling.kind != rope_kind::yarn || rope_theta > 1, "yarn needs a rope_theta above 1");
   need(initializer_range >= 0 && std::isfinite(initializer_range),
        "initializer_range must not be negative");
 }
@@ -246,14 +293,8 @@ json to_json(const model_config& c) {
     j["mlp_bias"] = c.mlp_bias;
   else
     j["use_sliding_window"] = false;
-  if (c.scaling.kind == rope_kind::linear)
-    j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", c.scaling.factor}};
-  if (c.scaling.kind == rope_kind::llama3)
-    j["rope_scaling"] = {{"rope_type", "llama3"},
-                         {"factor", c.scaling.factor},
-                         {"low_freq_factor", c.scaling.low_freq_factor},
-                         {"high_freq_factor", c.scaling.high_freq_factor},
-                         {"original_max_position_embeddings", c.scaling.original_max_positions}};
+  if (c.scaling.kind != rope_kind::plain)
+    j["rope_scaling"] = to_json(c.scaling);
   if (c.eos_token_ids.size() == 1)
     j["eos_token_id"] = c.eos_token_ids.front();
   else if (!c.eos_token_ids.empty())
@@ -322,46 +363,6 @@ std::vector<parameter_shape> parameter_shapes(const model_config& c) {
   if (!c.tie_word_embeddings)
     add("lm_head.weight", {c.vocab_size, d});
   return all;
-}
-
-std::vector<float> rope_inverse_frequencies(const model_config& c) {
-  const auto half = c.head_dim / 2;
-  std::vector<float> frequencies(static_cast<std::size_t>(half));
-  const auto& s = c.scaling;
-  for (std::int64_t i = 0; i < half; ++i) {
-    const auto exponent = static_cast<float>(2 * i) / static_cast<float>(c.head_dim);
-    auto f = 1.0F / std::pow(static_cast<float>(c.rope_theta), exponent);
-    if (s.kind == rope_kind::linear)
-      f /= static_cast<float>(s.factor);
-    if (s.kind == rope_kind::llama3) {
-      // Long wavelengths are stretched by the factor, short ones kept, those between blended.
-      const double wavelength = 2 * std::numbers::pi / f;
-      const auto length = static_cast<double>(s.original_max_positions);
-      if (wavelength > length / s.low_freq_factor)
-        f /= static_cast<float>(s.factor);
-      else if (wavelength >= length / s.high_freq_factor) {
-        const double smooth = (length / wavelength - s.low_freq_factor)
-                              / (s.high_freq_factor - s.low_freq_factor);
-        f = static_cast<float>((1 - smooth) * f / s.factor + smooth * f);
-      }
-    }
-    frequencies[static_cast<std::size_t>(i)] = f;
-  }
-  return frequencies;
-}
-
-rope_tables make_rope_tables(const model_config& c, std::int64_t positions) {
-  const auto frequencies = rope_inverse_frequencies(c);
-  rope_tables tables;
-  tables.cos.reserve(static_cast<std::size_t>(positions) * frequencies.size());
-  tables.sin.reserve(static_cast<std::size_t>(positions) * frequencies.size());
-  for (std::int64_t p = 0; p < positions; ++p)
-    for (const float f : frequencies) {
-      const auto angle = static_cast<double>(static_cast<float>(p) * f);
-      tables.cos.push_back(static_cast<float>(std::cos(angle)));
-      tables.sin.push_back(static_cast<float>(std::sin(angle)));
-    }
-  return tables;
 }
 
 } // namespace millrace::model

@@ -9,15 +9,20 @@
 
 namespace millrace::model {
 
-enum class rope_kind : std::uint8_t { plain, linear, llama3 };
+/// `dynamic` changes nothing up to max_position_embeddings, and no context is longer here.
+enum class rope_kind : std::uint8_t { plain, linear, dynamic, llama3, yarn };
 
 /// How rotary frequencies are stretched for longer contexts (config.json's `rope_scaling`).
 struct rope_scaling {
   rope_kind kind = rope_kind::plain;
   double factor = 1;
-  double low_freq_factor = 1;  ///< llama3 only, as the next two
+  double low_freq_factor = 1; ///< llama3 only, as the next
   double high_freq_factor = 4;
-  std::int64_t original_max_positions = 8192;
+  std::int64_t original_max_positions = 8192; ///< llama3 and yarn
+  double beta_fast = 32; ///< yarn only, as those below: https://arxiv.org/abs/2309.00071
+  double beta_slow = 1;
+  bool truncate = true;        ///< the blend begins and ends at whole dimensions
+  double attention_factor = 1; ///< of cos and sin
 
   bool operator==(const rope_scaling&) const = default;
 };

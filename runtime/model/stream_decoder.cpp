@@ -17,7 +17,10 @@ std::string stream_decoder::stripped_of(std::string text) {
 }
 
 std::string stream_decoder::add(std::int32_t token) {
-  return stripped_of(joiner_.add(tokens_->bytes_of(token)));
+  const auto bytes = tokens_->bytes_of(token);
+  if (!bytes.empty() && !tokens_->strippable(token))
+    strips_left_ = 0;
+  return stripped_of(joiner_.add(bytes));
 }
 
 std::string stream_decoder::finish() { return stripped_of(joiner_.finish()); }

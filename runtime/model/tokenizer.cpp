@@ -3,6 +3,7 @@
 #include "runtime/error.hpp"
 #include "runtime/model/bpe_tokenizer.hpp"
 #include "runtime/model/character_tokenizer.hpp"
+#include "runtime/model/sentencepiece_tokenizer.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -11,11 +12,19 @@
 
 namespace millrace::model {
 
+bool has_tokenizer(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "tokenizer.json")
+         || std::filesystem::exists(folder / "tokenizer.model");
+}
+
 std::unique_ptr<tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   std::ifstream in(file);
+  if (!in && std::filesystem::exists(folder / "tokenizer.model"))
+    return load_sentencepiece(folder);
   if (!in)
-    throw user_error(file.string() + ": cannot be read; a model folder needs its tokenizer");
+    throw user_error(file.string() + ": cannot be read, and there is no tokenizer.model; a model "
+                     "folder needs its tokenizer");
   std::stringstream text;
   text << in.rdbuf();
   const auto document = nlohmann::json::parse(text.str(), nullptr, false);

@@ -71,13 +71,16 @@ public:
   /// What decode() takes from a text's begin: so many copies of this.
   [[nodiscard]] virtual std::pair<std::string, int> stripped() const { return {}; }
 
+  /// Whether it may be taken from this token.
+  [[nodiscard]] virtual bool strippable(std::int32_t /*token*/) const { return true; }
+
   /// The model's chat template, as the folder has it.
   [[nodiscard]] virtual const chat_source& chat() const {
     static const chat_source none;
     return none;
   }
 
-  /// Writes tokenizer.json (and what else load_tokenizer needs) into the model folder.
+  /// Writes the tokenizer's file (and what else load_tokenizer needs) into the model folder.
   virtual void save(const std::filesystem::path& folder) const = 0;
 };
 
@@ -94,8 +97,12 @@ struct character_tokenizer_options {
 std::unique_ptr<tokenizer> make_character_tokenizer(const character_tokenizer_options& options = {});
 
 /// By folder/tokenizer.json: a character tokenizer of our own, or byte-pair encoding as the
-/// tokenizers package writes it (GPT-2, Llama 3, Qwen, SmolLM and their like). Throws user_error
-/// naming the file when it is missing, malformed or of a kind that is not supported.
+/// tokenizers package writes it (GPT-2, Llama 3, Qwen, SmolLM and their like). Where there is none, by
+/// SentencePiece's folder/tokenizer.model. Throws user_error naming the file when it is missing,
+/// malformed or of a kind that is not supported.
 std::unique_ptr<tokenizer> load_tokenizer(const std::filesystem::path& folder);
+
+/// Whether the folder has either file.
+bool has_tokenizer(const std::filesystem::path& folder);
 
 } // namespace millrace::model

@@ -330,7 +330,7 @@ loaded_model load_model(const std::filesystem::path& folder) {
   transformer network(read_config(folder));
   load_checkpoint(folder, network.views());
   std::unique_ptr<tokenizer> tokens;
-  if (std::filesystem::exists(folder / "tokenizer.json"))
+  if (has_tokenizer(folder))
     tokens = load_tokenizer(folder);
   return {std::move(network), std::move(tokens)};
 }

@@ -111,7 +111,7 @@ private:
 /// A model folder with everything needed to train or generate.
 struct loaded_model {
   transformer network;
-  std::unique_ptr<tokenizer> tokens; ///< null where the folder has no tokenizer.json
+  std::unique_ptr<tokenizer> tokens; ///< null where the folder has none
 };
 
 /// Reads config.json, safetensors and tokenizer. Throws user_error naming file and tensor.
