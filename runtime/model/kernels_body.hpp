@@ -6,6 +6,7 @@
 #include "runtime/model/kernels_attention.hpp"
 #include "runtime/model/kernels_gemm.hpp"
 #include "runtime/model/kernels_narrow.hpp"
+#include "runtime/model/kernels_pack.hpp"
 #include "runtime/model/kernels_rows.hpp"
 #include "runtime/model/kernels_sampling.hpp"
 

@@ -32,9 +32,10 @@ MILLRACE_INLINE void finish_tile(const T& t, int64_t row, int64_t strip,
   }
 }
 
-/// ROWS rows by STRIPS strips, all of k, in registers.
+/// ROWS rows by STRIPS strips, all of k, in registers. `ahead`, where not null, is a strip that is
+/// fetched meanwhile.
 template <int ROWS, int STRIPS>
-void gemm_tile(const gemm_task& t, int64_t row, int64_t strip) {
+void gemm_tile(const gemm_task& t, int64_t row, int64_t strip, const float* ahead) {
   vec sum[ROWS][STRIPS];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
@@ -45,6 +46,8 @@ void gemm_tile(const gemm_task& t, int64_t row, int64_t strip) {
   const int64_t b_stride = t.strip_stride ? t.strip_stride : t.k * strip_width;
   const float* b = t.packed + strip * b_stride;
   for (int64_t k = 0; k < t.k; ++k) {
+    if (ahead)
+      __builtin_prefetch(ahead + k * strip_width, 0, 2);
     vec w[STRIPS];
 #pragma GCC unroll 4
     for (int s = 0; s < STRIPS; ++s)
@@ -71,34 +74,40 @@ constexpr int most_strips = 1;
 constexpr int tile_rows[4] = {0, 2, 2, 2};
 #endif
 
+/// All rows by STRIPS strips. Where there are several tiles of rows only the first finds its strips in
+/// memory, the others find them in the cache, so that waiting and computing would take turns: each
+/// tile therefore fetches one of the strips that come next, of those before `last`.
 template <int STRIPS>
-void gemm_columns(const gemm_task& t, int64_t strip) {
-  int64_t row = 0;
+void gemm_columns(const gemm_task& t, int64_t strip, int64_t last) {
+  int64_t row = 0, next = t.rows > tile_rows[STRIPS] ? strip + STRIPS : last;
+  const int64_t b_stride = t.strip_stride ? t.strip_stride : t.k * strip_width;
+  const int64_t enough = next + STRIPS < last ? next + STRIPS : last;
+  const auto ahead = [&] { return next < enough ? t.packed + next++ * b_stride : nullptr; };
   for (; row + tile_rows[STRIPS] <= t.rows; row += tile_rows[STRIPS])
-    gemm_tile<tile_rows[STRIPS], STRIPS>(t, row, strip);
+    gemm_tile<tile_rows[STRIPS], STRIPS>(t, row, strip, ahead());
   if (tile_rows[STRIPS] > 8 && row + 8 <= t.rows) {
-    gemm_tile<8, STRIPS>(t, row, strip);
+    gemm_tile<8, STRIPS>(t, row, strip, ahead());
     row += 8;
   }
   if (tile_rows[STRIPS] > 4 && row + 4 <= t.rows) {
-    gemm_tile<4, STRIPS>(t, row, strip);
+    gemm_tile<4, STRIPS>(t, row, strip, ahead());
     row += 4;
   }
   for (; row < t.rows; ++row)
-    gemm_tile<1, STRIPS>(t, row, strip);
+    gemm_tile<1, STRIPS>(t, row, strip, nullptr);
 }
 
 void gemm(const gemm_task& t, int64_t first, int64_t last) {
   for (int64_t strip = first; strip < last;) {
     const int64_t left = last - strip;
     if (most_strips == 3 && left >= 3 && left != 4) {
-      gemm_columns<most_strips>(t, strip);
+      gemm_columns<most_strips>(t, strip, last);
       strip += 3;
     } else if (most_strips == 3 && left >= 2) {
-      gemm_columns<most_strips == 3 ? 2 : 1>(t, strip);
+      gemm_columns<most_strips == 3 ? 2 : 1>(t, strip, last);
       strip += 2;
     } else {
-      gemm_columns<1>(t, strip);
+      gemm_columns<1>(t, strip, last);
       strip += 1;
     }
   }

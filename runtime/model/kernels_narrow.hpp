@@ -318,32 +318,5 @@ void narrow_gemm(const narrow_gemm_task& t, int64_t first, int64_t last) {
     narrow_rows<P, 1, P::rows>(t, 0, strip);
 }
 
-/// Packs rows of `lanes_k` 32-bit lanes, of which the row has only its first `bytes`.
-void pack_lanes(const std::byte* w, int64_t row_bytes, std::byte* packed, int64_t n,
-                int64_t lanes_k, uint32_t flip, int64_t first, int64_t last) {
-  constexpr int64_t together = 64; // lanes: a block of 16 rows by these stays in the first cache
-  for (int64_t strip = first; strip < last; ++strip) {
-    std::byte* to = packed + strip * lanes_k * 64;
-    for (int64_t from = 0; from < lanes_k; from += together) {
-      const int64_t end = from + together < lanes_k ? from + together : lanes_k;
-      for (int64_t j = 0; j < strip_width; ++j) {
-        const int64_t row = strip * strip_width + j;
-        const std::byte* source = w + row * row_bytes;
-        for (int64_t i = from; i < end; ++i) {
-          uint32_t word = 0;
-          if (row < n) {
-            if (i * 4 + 4 <= row_bytes)
-              word = static_cast<uint32_t>(word_at(source + i * 4));
-            else if (i * 4 < row_bytes)
-              memcpy(&word, source + i * 4, static_cast<size_t>(row_bytes - i * 4));
-          }
-          word ^= flip;
-          memcpy(to + i * 64 + j * 4, &word, 4);
-        }
-      }
-    }
-  }
-}
-
 } // namespace
 } // namespace millrace::model
