@@ -1,15 +1,38 @@
 #include "weightsync/checksum.hpp"
 
 #if defined(__x86_64__)
+#include <emmintrin.h>
 #include <xxh_x86dispatch.h> // takes AVX2 or AVX-512 where the processor has it
 #else
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 #endif
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 
 namespace millrace::weightsync {
+
+namespace {
+
+// Stores that don't read what they overwrite first.
+void stream_copy(std::span<const std::byte> from, std::byte* to) {
+  std::size_t at = 0;
+#if defined(__x86_64__)
+  constexpr std::size_t width = 64;
+  at = std::min(from.size(), (width - reinterpret_cast<std::uintptr_t>(to) % width) % width);
+  std::memcpy(to, from.data(), at);
+  for (; from.size() - at >= width; at += width)
+    for (std::size_t k = 0; k < width; k += sizeof(__m128i))
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at + k),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.data() + at + k)));
+  _mm_sfence();
+#endif
+  std::memcpy(to + at, from.data() + at, from.size() - at);
+}
+
+} // namespace
 
 struct running_checksum::state {
   XXH3_state_t* xxh = XXH3_createState();
@@ -18,6 +41,18 @@ struct running_checksum::state {
 
 std::uint64_t checksum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::uint64_t copy_with_checksum(std::span<const std::byte> from, std::byte* to) {
+  constexpr std::size_t piece = 16 << 10U; // stays in the first cache between the two
+  thread_local running_checksum sum;
+  sum.reset();
+  for (std::size_t at = 0; at < from.size(); at += piece) {
+    auto part = from.subspan(at, std::min(piece, from.size() - at));
+    stream_copy(part, to + at);
+    sum.update(part);
+  }
+  return sum.value();
 }
 
 running_checksum::running_checksum() : state_(std::make_unique<state>()) {

@@ -11,6 +11,10 @@ namespace millrace::weightsync {
 /// were sent; it is no defence against somebody who changes them on purpose.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
+/// Copies, and returns the checksum of what was copied: in one pass through memory, and past the
+/// cache, which would have no room for as much as this is meant for.
+std::uint64_t copy_with_checksum(std::span<const std::byte> from, std::byte* to);
+
 /// The same checksum over bytes that come in several parts, in order.
 class running_checksum {
 public:

@@ -12,6 +12,18 @@
 
 namespace millrace::weightsync {
 
+namespace {
+
+// Whether the block is as many bytes in a row as the copy brings, unchanged.
+bool fills(const typed_copy& t, std::span<const std::byte> block) {
+  auto size = size_of(t.to_type);
+  return t.from_type == t.to_type && t.elements.count == 1
+         && t.to + static_cast<std::size_t>(t.elements.to) * size == block.data()
+         && static_cast<std::size_t>(t.elements.length) * size == block.size();
+}
+
+} // namespace
+
 std::shared_ptr<std::byte[]> host_device::allocate(std::size_t bytes) {
   return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
 }
@@ -26,6 +38,33 @@ void host_device::copy(std::span<const typed_copy> tasks) {
               t.to + static_cast<std::size_t>(e.to + i * e.to_stride) * size_of(t.to_type),
               static_cast<std::size_t>(e.length), t.scale);
   }
+}
+
+std::vector<std::uint64_t> memory_device::copy_and_sum(
+  std::span<const typed_copy> tasks, std::span<const std::size_t>,
+  std::span<const std::span<const std::byte>> blocks) {
+  copy(tasks);
+  return checksums(blocks);
+}
+
+std::vector<std::uint64_t> host_device::copy_and_sum(
+  std::span<const typed_copy> tasks, std::span<const std::size_t> counts,
+  std::span<const std::span<const std::byte>> blocks) {
+  std::vector<std::uint64_t> sums;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    auto mine = tasks.first(counts[i]);
+    tasks = tasks.subspan(counts[i]);
+    if (mine.size() == 1 && fills(mine[0], blocks[i])) {
+      const auto& t = mine[0];
+      auto at = static_cast<std::size_t>(t.elements.from) * size_of(t.from_type);
+      auto* to = t.to + static_cast<std::size_t>(t.elements.to) * size_of(t.to_type);
+      sums.push_back(copy_with_checksum({t.from + at, blocks[i].size()}, to));
+      continue;
+    }
+    copy(mine);
+    sums.push_back(checksum(blocks[i]));
+  }
+  return sums;
 }
 
 std::vector<std::uint64_t> host_device::checksums(

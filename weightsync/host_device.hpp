@@ -15,6 +15,10 @@ public:
     std::span<const std::span<const std::byte>> blocks) override;
   void quantise(std::span<const row_quantisation> tasks) override;
   void upload(std::span<const std::byte> from, std::byte* to) override;
+  /// In one pass where a block is nothing but a copy of as many bytes.
+  std::vector<std::uint64_t> copy_and_sum(
+    std::span<const typed_copy> tasks, std::span<const std::size_t> counts,
+    std::span<const std::span<const std::byte>> blocks) override;
   [[nodiscard]] std::size_t batch() const override { return 1; }
 };
 

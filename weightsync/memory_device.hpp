@@ -43,6 +43,11 @@ public:
   /// Memory of its own, not initialised.
   virtual std::shared_ptr<std::byte[]> allocate(std::size_t bytes) = 0;
   virtual void copy(std::span<const typed_copy> tasks) = 0;
+  /// The same, and the checksums of the blocks that the copies fill; block i by `counts[i]` of them,
+  /// in order.
+  virtual std::vector<std::uint64_t> copy_and_sum(
+    std::span<const typed_copy> tasks, std::span<const std::size_t> counts,
+    std::span<const std::span<const std::byte>> blocks);
   /// As checksum() of each.
   virtual std::vector<std::uint64_t> checksums(
     std::span<const std::span<const std::byte>> blocks) = 0;

@@ -8,8 +8,21 @@
 #include "weightsync/stopwatch.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <functional>
+#include <thread>
 
 namespace millrace::weightsync {
+
+namespace {
+
+// Below this another thread costs more than it brings.
+constexpr std::uint64_t shared_work_bytes = 8U << 20U;
+
+// Below this the processor's caches may still have the published bytes when they are read.
+constexpr std::uint64_t one_pass_bytes = 32U << 20U;
+
+} // namespace
 
 publisher::publisher(transport& carrier, layout held, publisher_options options)
   : carrier_(carrier), held_(std::move(held)), options_(std::move(options)),
@@ -118,22 +131,93 @@ void publisher::add_copies(const packing::piece& piece, const tensor_view& view,
                   row_scales.begin() + (rows.end - first_row));
 }
 
-// Writes what changed since the version in slot `before` behind the shards.
-void publisher::add_delta(std::size_t before, dtype type, shard& s, std::span<std::byte> region,
-                          std::vector<std::byte>& changes) {
-  auto used = changes.size();
-  auto space = region.size() - packing_->bytes - used;
+// One thread's share of the work of publishing.
+struct publisher::share {
+  std::size_t begin = 0, end = 0; // of the pieces
+  publish_report cost;
+  std::vector<std::byte> changes; // since the version before, to come behind the shards
+  std::vector<shard_delta*> deltas; // in them
+  std::exception_ptr error;
+};
+
+// Pieces of about as many bytes for each thread.
+std::vector<publisher::share> publisher::shares() const {
+  const auto& pieces = packing_->pieces;
+  bool alone = memory_ != memory_kind::host || packing_->bytes < shared_work_bytes;
+  auto threads = alone ? 1 : std::max<std::size_t>(options_.threads, 1);
+  std::vector<share> result(threads);
+  std::uint64_t bytes = 0;
+  std::size_t at = 0;
+  for (std::size_t k = 0; k < threads; ++k) {
+    result[k].begin = at;
+    for (auto until = packing_->bytes / threads * (k + 1);
+         at < pieces.size() && (bytes < until || k + 1 == threads); ++at)
+      bytes += packing_->outline.tensors[pieces[at].tensor].shards[pieces[at].shard].length;
+    result[k].end = at;
+  }
+  return result;
+}
+
+// Notes what changed in a shard since the version in slot `before`.
+void publisher::add_delta(std::size_t before, dtype type, shard& s,
+                          std::span<const std::byte> region, std::size_t space, share& mine) const {
+  auto used = mine.changes.size();
   auto old = slots_[before]->memory().subspan(s.offset, s.length);
   if (!encode_delta(old, region.subspan(s.offset, s.length), size_of(type),
-                    std::min<std::size_t>(s.length, space), changes))
+                    std::min<std::size_t>(s.length, space - used), mine.changes))
     return;
-  auto fresh = std::span<const std::byte>(changes).subspan(used);
-  s.delta = {packing_->bytes + used, fresh.size(), checksum(fresh)};
+  auto fresh = std::span<const std::byte>(mine.changes).subspan(used);
+  s.delta = {used, fresh.size(), checksum(fresh)};
+  mine.deltas.push_back(&s.delta);
+}
+
+// Copies pieces into the slot and sums each up while it is in the cache.
+void publisher::fill_share(std::span<const tensor_view> tensors,
+                           std::span<const std::vector<float>> scales, std::span<std::byte> memory,
+                           std::optional<std::size_t> before, manifest& m, share& mine) const {
+  auto& device = device_for(memory_);
+  auto space = (memory.size() - packing_->bytes) / std::max<std::size_t>(options_.threads, 1);
+  const auto& pieces = packing_->pieces;
+  bool large = packing_->bytes >= one_pass_bytes;
+  stopwatch watch;
+  for (auto begin = mine.begin; begin < mine.end; begin += device.batch()) {
+    auto end = std::min(mine.end, begin + device.batch());
+    std::vector<typed_copy> copies;
+    std::vector<std::size_t> counts;
+    std::vector<std::span<const std::byte>> blocks;
+    for (auto i = begin; i < end; ++i) {
+      auto before_it = copies.size();
+      auto& entry = m.tensors[pieces[i].tensor];
+      auto& s = entry.shards[pieces[i].shard];
+      blocks.push_back(memory.subspan(s.offset, s.length));
+      add_copies(pieces[i], tensors[packing_->views[pieces[i].placement]], entry.type, s,
+                 scales[pieces[i].placement], memory.data() + s.offset, copies);
+      counts.push_back(copies.size() - before_it);
+      mine.cost.bytes += s.length;
+    }
+    std::vector<std::uint64_t> sums;
+    if (large) {
+      sums = device.copy_and_sum(copies, counts, blocks);
+      mine.cost.copy_s += watch.lap();
+    } else {
+      device.copy(copies);
+      mine.cost.copy_s += watch.lap();
+      sums = device.checksums(blocks);
+      mine.cost.checksum_s += watch.lap();
+    }
+    for (auto i = begin; i < end; ++i) {
+      auto& entry = m.tensors[pieces[i].tensor];
+      auto& s = entry.shards[pieces[i].shard];
+      s.checksum = sums[i - begin];
+      if (before)
+        add_delta(*before, entry.type, s, memory, space, mine);
+    }
+    mine.cost.delta_s += watch.lap();
+  }
 }
 
 manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_view> tensors,
                          publish_report& report) {
-  report = {};
   auto memory = slots_[slot]->memory();
   auto m = packing_->outline;
   m.number = v;
@@ -144,42 +228,40 @@ manifest publisher::fill(std::size_t slot, version v, std::span<const tensor_vie
     before = machine_.current_slot();
     m.delta_base = machine_.current();
   }
-  auto& device = device_for(memory_);
-  std::vector<std::byte> changes;
+  report = {};
   stopwatch watch;
   auto scales = row_scales(tensors);
-  report.copy_s += watch.lap();
-  const auto& pieces = packing_->pieces;
-  for (std::size_t begin = 0; begin < pieces.size(); begin += device.batch()) {
-    auto end = std::min(pieces.size(), begin + device.batch());
-    std::vector<typed_copy> copies;
-    std::vector<std::span<const std::byte>> blocks;
-    for (auto i = begin; i < end; ++i) {
-      auto& entry = m.tensors[pieces[i].tensor];
-      auto& s = entry.shards[pieces[i].shard];
-      blocks.push_back(memory.subspan(s.offset, s.length));
-      add_copies(pieces[i], tensors[packing_->views[pieces[i].placement]], entry.type, s,
-                 scales[pieces[i].placement], memory.data() + s.offset, copies);
-      report.bytes += s.length;
+  report.copy_s = watch.lap();
+  auto work = shares();
+  auto run = [&](share& mine) {
+    try {
+      fill_share(tensors, scales, memory, before, m, mine);
+    } catch (...) {
+      mine.error = std::current_exception();
     }
-    device.copy(copies);
-    report.copy_s += watch.lap();
-    auto sums = device.checksums(blocks);
-    report.checksum_s += watch.lap();
-    for (auto i = begin; i < end; ++i) {
-      auto& entry = m.tensors[pieces[i].tensor];
-      auto& s = entry.shards[pieces[i].shard];
-      s.checksum = sums[i - begin];
-      if (before)
-        add_delta(*before, entry.type, s, memory, changes);
-    }
-    report.delta_s += watch.lap();
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t k = 1; k < work.size(); ++k)
+      others.emplace_back(run, std::ref(work[k]));
+    run(work[0]);
   }
-  if (!changes.empty())
-    std::copy(changes.begin(), changes.end(),
-              memory.begin() + static_cast<std::ptrdiff_t>(packing_->bytes));
-  report.delta_bytes = changes.size();
-  report.delta_s += watch.lap();
+  auto used = packing_->bytes;
+  for (auto& mine : work) {
+    if (mine.error)
+      std::rethrow_exception(mine.error);
+    auto n = static_cast<double>(work.size());
+    report.bytes += mine.cost.bytes;
+    report.copy_s += mine.cost.copy_s / n;
+    report.checksum_s += mine.cost.checksum_s / n;
+    report.delta_s += mine.cost.delta_s / n;
+    report.delta_bytes += mine.changes.size();
+    for (auto* d : mine.deltas)
+      d->offset += used;
+    std::copy(mine.changes.begin(), mine.changes.end(),
+              memory.begin() + static_cast<std::ptrdiff_t>(used));
+    used += mine.changes.size();
+  }
   return m;
 }
 

@@ -289,6 +289,9 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
       delta = false;
       continue;
     }
+    if (delta && report.ready())
+      report.saved_bytes = static_cast<std::int64_t>(it->second.wire_bytes)
+                           - static_cast<std::int64_t>(changes.wire_bytes);
     break;
   }
   report.total_s = total.seconds();

@@ -28,6 +28,7 @@ struct pull_report {
   version number;
   std::int64_t bytes = 0;   ///< over the wire, repeated reads included
   std::int64_t retries = 0; ///< fetches that were read again
+  std::int64_t saved_bytes = 0; ///< that did not have to be pulled, because they had not changed
   bool delta = false;       ///< only changes were pulled, where there were any
   double plan_s = 0;        ///< 0 when the topology's plan was there already
   double wire_s = 0;        ///< waiting for bytes

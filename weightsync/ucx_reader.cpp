@@ -1,13 +1,13 @@
 #include "weightsync/ucx_reader.hpp"
 
 #include "runtime/error.hpp"
+#include "weightsync/socket_protocol.hpp"
 #include "weightsync/stopwatch.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -32,10 +32,7 @@ void map_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes
 } // namespace
 
 std::string ucx_peer(const std::string& worker_address) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return std::string(host.data()) + " process " + std::to_string(::getpid()) + '\n'
-         + worker_address;
+  return process_label() + '\n' + worker_address;
 }
 
 ucx_reader::ucx_reader(std::shared_ptr<ucx_context> context)
@@ -80,6 +77,12 @@ auto ucx_reader::connect(const remote_region& region) -> connection& {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&ucx_reader::on_peer_error, fresh.get()};
   auto status = ucp_ep_create(worker_->handle(), &params, &fresh->endpoint);
+  // Shared memory alone can't tell when a peer dies; memory that is mapped outlives its owner.
+  if (status == UCS_ERR_UNREACHABLE) {
+    fresh->mapped_only = true;
+    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+    status = ucp_ep_create(worker_->handle(), &params, &fresh->endpoint);
+  }
   if (status != UCS_OK) {
     fresh->endpoint = nullptr;
     fresh->failure = status;
@@ -103,8 +106,18 @@ auto ucx_reader::key_of(connection& peer, const remote_region& region) -> remote
       && ucp_rkey_ptr(key.handle, region.address, &mapped) == UCS_OK) {
     key.mapped = static_cast<const std::byte*>(mapped);
     map_pages(mapped, region.bytes);
+  } else if (peer.mapped_only) {
+    peer.failure = UCS_ERR_UNREACHABLE;
   }
   return key;
+}
+
+bool ucx_reader::reaches(const remote_region& region) {
+  drop_failed();
+  auto& peer = connect(region);
+  if (peer.failure == UCS_OK)
+    key_of(peer, region);
+  return peer.failure == UCS_OK;
 }
 
 void ucx_reader::post(std::uint64_t tag, const read_request& r) {
@@ -169,7 +182,7 @@ void ucx_reader::disconnect(connection& peer) {
     return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  params.flags = peer.mapped_only ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
   auto* request = ucp_ep_close_nbx(peer.endpoint, &params);
   peer.endpoint = nullptr;
   if (request == nullptr || UCS_PTR_IS_ERR(request))

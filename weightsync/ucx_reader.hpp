@@ -20,6 +20,8 @@ public:
   void post(std::uint64_t tag, const read_request& request) override;
   std::vector<completion> poll(double wait_s) override;
   void cancel() override;
+  /// Whether there is any way from here to that memory's owner.
+  bool reaches(const remote_region& region);
 
 private:
   struct remote_key {
@@ -31,6 +33,7 @@ private:
     std::string label; ///< host and process, for people
     ucp_ep_h endpoint = nullptr;
     ucs_status_t failure = UCS_OK;
+    bool mapped_only = false; ///< only memory that can be mapped may be read
     std::map<std::pair<std::string, std::uint64_t>, remote_key> keys; // by key and address
   };
   struct pending {

@@ -86,7 +86,9 @@ std::unique_ptr<exposed_memory> ucx_transport::expose(std::size_t bytes, memory_
   return std::make_unique<ucx_exposed>(server_, bytes, kind);
 }
 
-std::unique_ptr<reader> ucx_transport::make_reader() {
+std::unique_ptr<reader> ucx_transport::make_reader() { return make_ucx_reader(); }
+
+std::unique_ptr<ucx_reader> ucx_transport::make_ucx_reader() {
   return std::make_unique<ucx_reader>(context_);
 }
 

@@ -10,6 +10,7 @@ namespace millrace::weightsync {
 
 class ucx_context;
 class ucx_progress_thread;
+class ucx_reader;
 
 /// How UCX is set up. What is empty or 0 is left to UCX and its own environment variables.
 struct ucx_options {
@@ -34,6 +35,7 @@ public:
   [[nodiscard]] std::string_view name() const override { return "ucx"; }
   std::unique_ptr<exposed_memory> expose(std::size_t bytes, memory_kind kind) override;
   std::unique_ptr<reader> make_reader() override;
+  std::unique_ptr<ucx_reader> make_ucx_reader();
 
   /// Whether this UCX, on this machine, can register such memory: asked at run time.
   [[nodiscard]] bool supports(memory_kind kind) const;

@@ -296,16 +296,22 @@ void describe(option_list& v, eval_settings& s) {
 
 void describe(option_list& v, weight_sync_settings& s) {
   v("transport", s.transport,
-    "How generators fetch weights: \"local\" within one process, \"ucx\" also between processes; "
-    "\"auto\" takes the one that fits");
-  v("protocols", s.protocols, "Transports that UCX may use, as in UCX_TLS (\"tcp\", \"sm,tcp\"). "
-                              "Empty: UCX chooses");
-  v("devices", s.devices, "Network devices that UCX may use, as in UCX_NET_DEVICES (\"lo\", "
-                          "\"mlx5_0:1\"). Empty: UCX chooses");
+    "How generators fetch weights: \"local\" within one process; \"tcp\" by sockets; \"ucx\" by UCX "
+    "alone, whose own TCP doesn't keep strangers out; \"auto\": local in a single process, else UCX "
+    "where it can map or reach the memory (shared memory, RDMA) and sockets where it can't");
+  v("protocols", s.protocols,
+    "Ways that \"auto\" and \"ucx\" may take, as in UCX_TLS (\"sm\", \"rc,tcp\"). With \"auto\", tcp "
+    "means sockets. Empty: all that there are");
+  v("devices", s.devices, "Network devices that may be used, as in UCX_NET_DEVICES (\"lo\", "
+                          "\"mlx5_0:1\"). Empty: UCX chooses, and sockets listen at the node's host");
   v("timeout_s", s.timeout_s, above(0), "Seconds that fetching a version may take");
   v("retries", s.retries, in_range(0, 1000), "Further attempts after a failure");
   v("lease_s", s.lease_s, above(0),
     "Seconds that a reader may hold a published version before its buffer is taken back");
+  v("delta", s.delta,
+    "Send only the elements that changed since the version before, and a part of the weights in "
+    "full where that is less. Pays for bf16 and int8 generators and for frozen parts: an fp32 step "
+    "changes nearly every byte. Keeps one more copy of the weights in each generator");
 }
 
 void describe(option_list& v, supervisor_settings& s) {

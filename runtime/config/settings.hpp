@@ -96,10 +96,10 @@ constexpr std::array<std::string_view, 3> names(critic_kind) { return {"none", "
 enum class compute_dtype : std::uint8_t { fp32, bf16 };
 constexpr std::array<std::string_view, 2> names(compute_dtype) { return {"fp32", "bf16"}; }
 
-/// `automatic`: local in one process, UCX between several.
-enum class sync_transport : std::uint8_t { automatic, local, ucx };
-constexpr std::array<std::string_view, 3> names(sync_transport) {
-  return {"auto", "local", "ucx"};
+/// `automatic`: local in one process; UCX, and sockets where it has no way, between several.
+enum class sync_transport : std::uint8_t { automatic, local, ucx, tcp };
+constexpr std::array<std::string_view, 4> names(sync_transport) {
+  return {"auto", "local", "ucx", "tcp"};
 }
 
 // -- sections --------------------------------------------------------------------------------------
@@ -311,11 +311,12 @@ struct eval_settings {
 
 struct weight_sync_settings {
   sync_transport transport = sync_transport::automatic;
-  std::string protocols; ///< UCX_TLS; empty: what UCX chooses
-  std::string devices;   ///< UCX_NET_DEVICES; empty: what UCX chooses
+  std::string protocols; ///< as UCX_TLS; empty: all that there are
+  std::string devices;   ///< as UCX_NET_DEVICES; empty: UCX chooses, sockets take the node's host
   double timeout_s = 30;
   std::int32_t retries = 3;
   double lease_s = 60;
+  bool delta = false; ///< send only what changed since the version before, where that is less
 };
 
 struct supervisor_settings {

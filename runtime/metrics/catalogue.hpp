@@ -383,6 +383,12 @@ inline const counter publish_bytes{
 inline const counter shard_reads_repeated{
   "receiver", "millrace_shard_reads_repeated_total", "shards",
   "Shards that were read again because their checksum was wrong or the read was lost"};
+inline const counter pull_bytes{
+  "receiver", "millrace_weight_pull_bytes_total", "bytes",
+  "Weights that were fetched, repeated reads included"};
+inline const counter pull_bytes_saved{
+  "receiver", "millrace_weight_pull_saved_bytes_total", "bytes",
+  "Weights that were not fetched because they had not changed (weight_sync.delta)"};
 inline const counter pulls{
   "receiver", "millrace_weight_pulls_total", "pulls", "Attempts to fetch a version, by outcome",
   {"outcome", {"done", "failed", "superseded"}}};

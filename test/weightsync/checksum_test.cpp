@@ -35,6 +35,24 @@ TEST_CASE("a checksum in parts is the checksum of the whole") {
   }
 }
 
+TEST_CASE("copied and summed in one pass, from and to any address") {
+  std::mt19937_64 random(8);
+  std::vector<std::byte> from(200'000);
+  for (auto& b : from)
+    b = static_cast<std::byte>(random());
+  for (std::size_t n : {0, 1, 63, 64, 65, 240, 16'384, 16'385, 100'001}) {
+    std::vector<std::byte> to(200'000, std::byte{9});
+    auto at = random() % 100;
+    auto begin = random() % 100;
+    auto part = std::span<const std::byte>(from).subspan(begin, n);
+    REQUIRE(copy_with_checksum(part, to.data() + at) == checksum(part));
+    REQUIRE(std::equal(part.begin(), part.end(), to.begin() + static_cast<std::ptrdiff_t>(at)));
+    for (std::size_t i = 0; i < to.size(); ++i)
+      if (i < at || i >= at + n)
+        REQUIRE(to[i] == std::byte{9});
+  }
+}
+
 TEST_CASE("the steps that a GPU takes give XXH3's value") {
   std::mt19937_64 random(9);
   for (std::size_t n : {241, 255, 256, 257, 1023, 1024, 1025, 1088, 1089, 4096, 65'537, 300'000}) {

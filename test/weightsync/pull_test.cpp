@@ -77,6 +77,44 @@ TEST_CASE("the simple form, by several receivers at once") {
   }
 }
 
+TEST_CASE("what several threads publish in one pass is right, and so are its changes") {
+  local_transport carrier;
+  tensor_set trainer;
+  for (int i = 0; i < 5; ++i)
+    trainer.add("w" + std::to_string(i), dtype::f32, {1001, 2003});
+  trainer.add("norm", dtype::f32, {77});
+  auto staging = tensor_set::like(replicated(trainer.views()), dtype::f32);
+  auto kept = tensor_set::like(replicated(trainer.views()), dtype::f32);
+  std::mt19937_64 random(5);
+  trainer.randomise(random);
+  for (std::size_t threads : {1, 2, 3}) {
+    publisher_options how;
+    how.threads = threads;
+    how.delta = threads > 1;
+    publisher source(carrier, replicated(trainer.views()), how);
+    puller sink(carrier, staging.views(), replicated(staging.views()));
+    pull_options pull;
+    for (std::int32_t v = 0; v < 3; ++v) {
+      auto* values = reinterpret_cast<float*>(trainer.views()[static_cast<std::size_t>(v)].data);
+      for (int i = 0; i < 1000; ++i)
+        values[random() % 2'000'000] += 1;
+      publish_report report;
+      auto m = source.publish({v}, trainer.views(), v, &report);
+      REQUIRE(report.bytes == m->bytes());
+      auto got = sink.pull(*m, pull);
+      INFO(got.error);
+      REQUIRE(got.ready());
+      REQUIRE(same_bytes(trainer, staging));
+      REQUIRE(got.delta == (how.delta && v > 0));
+      REQUIRE((got.saved_bytes > 30'000'000) == got.delta);
+      for (std::size_t i = 0; i < staging.views().size(); ++i)
+        std::memcpy(kept.views()[i].data, staging.views()[i].data, staging.views()[i].bytes());
+      pull.base = kept.views();
+      pull.base_version = {v};
+    }
+  }
+}
+
 TEST_CASE("bf16 on arrival and bf16 on the wire give the same bits") {
   local_transport carrier;
   auto trainer = small_model();

@@ -2,15 +2,27 @@
 
 #include "fixtures.hpp"
 
+#include "weightsync/choose_transport.hpp"
 #include "weightsync/publisher.hpp"
 #include "weightsync/pull.hpp"
 #include "weightsync/stopwatch.hpp"
+#include "weightsync/ucx_transport.hpp"
 
 #include <cstring>
 
 namespace millrace::weightsync {
 
 namespace {
+
+std::shared_ptr<transport> make(carriage by) {
+  if (by == carriage::sockets)
+    return choose_transport({"tcp"});
+  if (by == carriage::layered)
+    return choose_transport({});
+  ucx_options o;
+  o.transports = by == carriage::ucx_tcp ? "tcp" : "";
+  return std::make_shared<ucx_transport>(o);
+}
 
 tensor_set model() {
   tensor_set t;
@@ -39,8 +51,9 @@ bool holds(const tensor_set& t, std::int32_t v) {
   return true;
 }
 
-void run_trainer(channel& line, const ucx_options& options) {
-  ucx_transport carrier(options);
+void run_trainer(channel& line, carriage by) {
+  auto made = make(by);
+  auto& carrier = *made;
   auto weights = model();
   publisher source(carrier, replicated(weights.views()), {2, trainer_process::lease_s});
   stopwatch clock;
@@ -65,8 +78,9 @@ void run_trainer(channel& line, const ucx_options& options) {
   }
 }
 
-void run_generator(channel& line, const ucx_options& options) {
-  ucx_transport carrier(options);
+void run_generator(channel& line, carriage by) {
+  auto made = make(by);
+  auto& carrier = *made;
   auto staging = model();
   puller sink(carrier, staging.views(), replicated(staging.views()));
   while (auto timeout = line.receive_text(600)) {
@@ -86,8 +100,8 @@ void run_generator(channel& line, const ucx_options& options) {
 
 } // namespace
 
-trainer_process::trainer_process(const ucx_options& options)
-  : process_([&](channel& line) { run_trainer(line, options); }) {}
+trainer_process::trainer_process(carriage by)
+  : process_([&](channel& line) { run_trainer(line, by); }) {}
 
 std::optional<manifest> trainer_process::publish(std::int32_t v) {
   process_.line().send("publish " + std::to_string(v));
@@ -106,8 +120,8 @@ void trainer_process::release(const std::string& lease) {
   process_.line().send("release " + lease.substr(lease.find(' ') + 1));
 }
 
-generator_process::generator_process(const ucx_options& options)
-  : process_([&](channel& line) { run_generator(line, options); }) {}
+generator_process::generator_process(carriage by)
+  : process_([&](channel& line) { run_generator(line, by); }) {}
 
 void generator_process::pull(const manifest& m, double timeout_s) {
   process_.line().send(std::to_string(timeout_s));

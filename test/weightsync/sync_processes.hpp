@@ -3,7 +3,6 @@
 #include "child_process.hpp"
 
 #include "weightsync/manifest.hpp"
-#include "weightsync/ucx_transport.hpp"
 
 #include <memory>
 #include <optional>
@@ -12,10 +11,18 @@
 
 namespace millrace::weightsync {
 
-/// A trainer process that publishes a model of known numbers over UCX.
+/// How processes reach each other's memory.
+enum class carriage {
+  sockets, ///< TCP by sockets
+  layered, ///< UCX where it can (here: shared memory), else sockets
+  ucx,     ///< all that UCX finds
+  ucx_tcp  ///< UCX's own TCP
+};
+
+/// A trainer process that publishes a model of known numbers.
 class trainer_process {
 public:
-  explicit trainer_process(const ucx_options& options);
+  explicit trainer_process(carriage by);
 
   /// The manifest; none when the process doesn't answer in time.
   std::optional<manifest> publish(std::int32_t v);
@@ -33,7 +40,7 @@ private:
 /// A generator process that pulls, checks every number on its own, and tells.
 class generator_process {
 public:
-  explicit generator_process(const ucx_options& options);
+  explicit generator_process(carriage by);
 
   /// Begins to pull; doesn't wait.
   void pull(const manifest& m, double timeout_s);
