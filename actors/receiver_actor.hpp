@@ -19,6 +19,7 @@ struct intake_report {
   double quantise_s = 0;
   double link_share = 0;          ///< of the measured link bound; 0: not measured
   std::int64_t repeated_reads = 0; ///< shards that were read again, for a wrong checksum or a lost read
+  std::int64_t saved_bytes = 0;    ///< that did not have to be pulled (weight_sync.delta)
 };
 
 /// Brings the version that a manifest describes into a generator's staging buffers, proven, and

@@ -180,6 +180,7 @@ void training_run::make_parts() {
   weightsync::publisher_options o;
   o.lease_s = options_.weight_sync.lease_s;
   o.wire_type = wire_type(options_.generator.dtype);
+  o.delta = options_.weight_sync.delta;
   parts_.publisher = std::make_shared<weightsync::publisher>(
     *w.carrier, weightsync::replicated(views), o);
   auto backend = std::make_shared<policy_backend>(policy_, parts_.publisher, checkpoints_,

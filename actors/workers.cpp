@@ -11,6 +11,7 @@
 #include "rollout/generator_plugins.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
+#include "weightsync/choose_transport.hpp"
 #include "weightsync/local_transport.hpp"
 #include "weightsync/ucx_transport.hpp"
 
@@ -32,10 +33,16 @@ static dtype computed_type(weight_dtype t) {
 std::shared_ptr<weightsync::transport> make_transport(const settings& s) {
   using enum sync_transport;
   auto chosen = s.weight_sync.transport;
-  if (chosen == automatic)
-    chosen = s.cluster.nodes.size() > 1 ? ucx : local;
-  if (chosen == local)
+  if (chosen == local || (chosen == automatic && s.cluster.nodes.size() < 2))
     return std::make_shared<weightsync::local_transport>();
+  if (chosen == automatic || chosen == tcp) {
+    weightsync::ways allowed;
+    allowed.protocols = chosen == tcp ? "tcp" : s.weight_sync.protocols;
+    allowed.devices = s.weight_sync.devices;
+    if (const auto* head = s.cluster.head()) // the one that publishes
+      allowed.hosts = {head->host};
+    return weightsync::choose_transport(allowed);
+  }
   weightsync::ucx_options o;
   o.transports = s.weight_sync.protocols;
   o.devices = s.weight_sync.devices;
@@ -73,7 +80,8 @@ child_spec worker_factory::generator(int index, const stream_handles& peers) {
     std::shared_ptr<generation::engine> engine
       = generation::make_engine(s, e, parts_.model, parts_.tokens, parts_.prompts);
     auto intake = std::make_shared<engine_intake>(parts_.carrier, engine, s.weight_sync.timeout_s,
-                                                  s.weight_sync.retries + 1);
+                                                  s.weight_sync.retries + 1,
+                                                  s.weight_sync.delta);
     generator_options o;
     o.name = name;
     o.capacity = 2 * std::int64_t{s.generator.max_batch};
