@@ -21,8 +21,10 @@ namespace {
 class hub_line {
 public:
   explicit hub_line(const std::string& config) : options_(load_settings(config)), link_(checked()) {
+    // A busy host may answer late; where nobody listens, that is said at once.
     std::string why;
-    hub_ = link_.connect(*options_.cluster.head(), why);
+    for (int tries = 0; !hub_ && tries < 5 && (tries == 0 || why.find("timeout") != why.npos); ++tries)
+      hub_ = link_.connect(*options_.cluster.head(), why);
     if (!hub_)
       throw user_error("no cluster answers at " + place() + " (" + why
                        + "); `millrace up " + config + "` starts one");

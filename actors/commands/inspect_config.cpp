@@ -51,9 +51,9 @@ void add_check_command(CLI::App& app, int& status) {
     load_plugins(s);
     for (const auto& remark : remarks(s))
       std::printf("note: %s\n", remark.c_str());
-    make_reward(s.reward);
+    static_cast<void>(make_reward(s.reward));
     if (s.data.source != "jsonl" || !s.data.file.empty())
-      make_prompt_source(s.data, s.seed);
+      static_cast<void>(make_prompt_source(s.data, s.seed));
     for (const auto& remark : trainer::check_algorithm(s))
       std::printf("note: %s\n", remark.c_str());
     const auto shape = trainer::model_shape(s);

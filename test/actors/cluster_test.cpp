@@ -1,58 +1,24 @@
 // Clusters of real processes on this machine, with what happens to processes.
 
 #include "actors/certificates.hpp"
-#include "actors/node_processes.hpp"
 #include "runtime/scratch_folder.hpp"
+#include "test/actors/watched_program.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include <arpa/inet.h>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
-#include <fstream>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 using namespace millrace;
+using test::read, test::tiny_cluster, test::watched, test::write;
 namespace fs = std::filesystem;
 
 namespace {
-
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof a;
-  REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&a), size) == 0);
-  REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&a), &size) == 0);
-  close(fd);
-  return ntohs(a.sin_port);
-}
-
-nlohmann::json tiny(int steps) {
-  auto j = nlohmann::json::parse(R"({
-    "seed": 5,
-    "model": {"architecture": {"layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1,
-                               "intermediate": 64, "max_positions": 48}},
-    "data": {"held_out": 20, "arithmetic": {"max_operand": 9}},
-    "rollout": {"eta": 2, "batch_size": 16, "group_size": 4, "max_concurrent": 64,
-                "progress_every_tokens": 2},
-    "sampling": {"max_tokens": 6},
-    "generator": {"max_batch": 16},
-    "eval": {"prompts": 20},
-    "cluster": {"heartbeat_s": 0.3, "lost_after_s": 1.5, "nodes": [
-      {"name": "head", "actors": {"trainer": 1}},
-      {"name": "gen0", "actors": {"generator": 1}},
-      {"name": "gen1", "actors": {"generator": 1}},
-      {"name": "judge", "actors": {"reward": 1, "replay": 1}}]}})");
-  j["run"]["steps"] = steps;
-  j["cluster"]["nodes"][0]["port"] = free_port();
-  return j;
-}
 
 int connect_to(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -90,65 +56,11 @@ void knock(int port) {
     close(fd);
 }
 
-/// A program under watch: what it says, and how it ends.
-class watched {
-public:
-  explicit watched(const std::vector<std::string>& arguments)
-    : processes_([this](const std::string&, std::string_view line) { said_ += std::string(line) + "\n"; }) {
-    auto all = arguments;
-    all.insert(all.begin(), MILLRACE_PROGRAM);
-    processes_.start("program", all);
-  }
-
-  /// Waits until it has said this; false when it ended or the time is over.
-  bool says(const std::string& text, double seconds = 60) {
-    wait([&] { return said_.find(text) != std::string::npos; }, seconds);
-    return said_.find(text) != std::string::npos;
-  }
-  /// Its exit status; -1 when it still runs.
-  int ends(double seconds = 90) {
-    wait([] { return false; }, seconds);
-    return status_;
-  }
-  void signal(int number) { processes_.signal_all(number); }
-  [[nodiscard]] const std::string& said() const { return said_; }
-  /// The process of this node, as the cluster told it last.
-  [[nodiscard]] pid_t node(const std::string& name) const {
-    auto key = "node " + name + " is up (";
-    auto at = said_.find("process ", said_.rfind(key));
-    return at == std::string::npos ? -1 : std::atoi(said_.c_str() + at + 8);
-  }
-
-private:
-  template <class Done>
-  void wait(Done done, double seconds) {
-    auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (status_ < 0 && !done() && std::chrono::steady_clock::now() < end)
-      for (const auto& e : processes_.watch(0.05))
-        status_ = e.status;
-  }
-
-  std::string said_;
-  int status_ = -1;
-  node_processes processes_;
-};
-
-std::string write(const fs::path& file, const nlohmann::json& j) {
-  std::ofstream(file) << j.dump(2);
-  return file.string();
-}
-
-nlohmann::json read(const fs::path& file) {
-  std::ifstream in(file);
-  REQUIRE(in.good());
-  return nlohmann::json::parse(in);
-}
-
 } // namespace
 
 TEST_CASE("cluster: nodes that are killed and stopped come back, and every step is trained") {
   scratch_folder folder("millrace-test");
-  auto config = write(folder.path() / "c.json", tiny(300));
+  auto config = write(folder.path() / "c.json", tiny_cluster(300));
   auto run = folder.path() / "run";
   watched up({"up", config, "--run-dir", run.string()});
   INFO(up.said());
@@ -179,7 +91,7 @@ TEST_CASE("cluster: nodes that are killed and stopped come back, and every step 
 
 TEST_CASE("run: the whole process killed, --resume goes on from its newest checkpoint") {
   scratch_folder folder("millrace-test");
-  auto j = tiny(400);
+  auto j = tiny_cluster(400);
   j.erase("cluster");
   j["run"]["checkpoint_every"] = 40;
   auto config = write(folder.path() / "c.json", j);
@@ -198,11 +110,34 @@ TEST_CASE("run: the whole process killed, --resume goes on from its newest check
   CHECK(summary["rollouts"]["trained"] == 400 * 16);
 }
 
+TEST_CASE("cluster: the trainer's node killed, --resume goes on from its newest checkpoint") {
+  scratch_folder folder("millrace-test");
+  auto j = tiny_cluster(200);
+  j["run"]["checkpoint_every"] = 20;
+  auto config = write(folder.path() / "c.json", j);
+  auto run = folder.path() / "run";
+  watched first({"up", config, "--run-dir", run.string()});
+  INFO(first.said());
+  REQUIRE(first.says("step   50"));
+  auto head = read(run / "monitor.json")["pid"].get<pid_t>();
+  REQUIRE(kill(head, SIGKILL) == 0);
+  CHECK(first.ends() != 0);
+  CHECK_THAT(first.said(), Catch::Contains("--resume")); // it says how
+  CHECK(kill(first.node("gen0"), 0) != 0);
+  watched again({"up", config, "--run-dir", run.string(), "--resume"});
+  INFO(again.said());
+  CHECK(again.ends() == 0);
+  CHECK_THAT(again.said(), Catch::Contains("going on from v"));
+  auto summary = read(run / "summary.json");
+  CHECK(summary["steps"] == 200);
+  CHECK(summary["rollouts"]["trained"] == 200 * 16);
+}
+
 TEST_CASE("cluster: with certificates nodes know each other, and nobody else gets in") {
   scratch_folder folder("millrace-test");
   auto files = make_certificates(folder.path() / "certs", 1);
   auto strangers = make_certificates(folder.path() / "other", 1);
-  auto j = tiny(100000);
+  auto j = tiny_cluster(100000);
   j["cluster"]["nodes"][1]["actors"] = {{"generator", 1}, {"reward", 1}, {"replay", 1}};
   j["cluster"]["nodes"].erase(3);
   j["cluster"]["nodes"].erase(2);
@@ -245,7 +180,7 @@ TEST_CASE("cluster: what can't work is said plainly") {
     CHECK(w.ends(30) == 2);
     CHECK_THAT(w.said(), Catch::Contains(why));
   };
-  auto j = tiny(5);
+  auto j = tiny_cluster(5);
   j["cluster"]["join_timeout_s"] = 0.5;
   auto config = write(folder.path() / "c.json", j);
   refused({"node", config, "--name", "gen7"}, "no such node in cluster.nodes");
