@@ -32,8 +32,11 @@ MILLRACE_INLINE void finish_tile(const T& t, int64_t row, int64_t strip,
   }
 }
 
+/// So far before its use in the innermost loop a weight is asked for.
+constexpr int64_t steps_ahead = 12;
+
 /// ROWS rows by STRIPS strips, all of k, in registers. `ahead`, where not null, is a strip that is
-/// fetched meanwhile.
+/// fetched meanwhile; else its own are, a little before their use.
 template <int ROWS, int STRIPS>
 void gemm_tile(const gemm_task& t, int64_t row, int64_t strip, const float* ahead) {
   vec sum[ROWS][STRIPS];
@@ -48,6 +51,10 @@ void gemm_tile(const gemm_task& t, int64_t row, int64_t strip, const float* ahea
   for (int64_t k = 0; k < t.k; ++k) {
     if (ahead)
       __builtin_prefetch(ahead + k * strip_width, 0, 2);
+    else
+#pragma GCC unroll 4
+      for (int s = 0; s < STRIPS; ++s)
+        __builtin_prefetch(b + s * b_stride + (k + steps_ahead) * strip_width);
     vec w[STRIPS];
 #pragma GCC unroll 4
     for (int s = 0; s < STRIPS; ++s)
