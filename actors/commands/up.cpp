@@ -111,7 +111,7 @@ void local_nodes::ended(const node_processes::ended& e) {
     say(e.name, "-- " + how);
   if (is_head) {
     status_ = e.status;
-    if (e.status != 0 && e.status != 130)
+    if (e.status != 0 && e.status != 130 && e.status != 2)
       say(e.name, "-- the run can go on with: millrace up " + arguments_.config + " --run-dir "
                     + directory_ + " --resume");
     ending_since_ = now();

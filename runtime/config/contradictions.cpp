@@ -2,6 +2,8 @@
 
 #include "runtime/config/config.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <utility>
 
@@ -75,6 +77,13 @@ void check_stream(const settings& s, texts& out) {
     out.push_back("generator.kv_cache_tokens: found " + num(double(s.generator.kv_cache_tokens))
                   + ", which doesn't hold one sequence; expected more than sampling.max_tokens, "
                   + num(s.sampling.max_tokens) + ", or 0");
+  std::int64_t generators = s.cluster.nodes.empty() ? s.generator.count : 0;
+  for (const auto& n : s.cluster.nodes)
+    generators += n.actors.generator;
+  if (s.generator.backend.name == "openai" && generators > 1)
+    out.push_back("generator.backend: " + num(double(generators)) + " generators share one server, "
+                  "which has one version of the weights at a time: what the others sampled from "
+                  "would not be known. Use one generator; the server makes batches by itself");
   if (s.deterministic && r.eta > 0)
     out.push_back("deterministic: found true with rollout.eta " + num(r.eta) + "; which version "
                   "samples a token then depends on timing, so it needs rollout.eta 0");
@@ -129,22 +138,28 @@ void check_training(const settings& s, texts& out) {
 void check_node(const settings& s, std::size_t i, texts& out) {
   const auto& n = s.cluster.nodes[i];
   const auto at = "cluster.nodes[" + std::to_string(i) + "].";
-  if (n.name.empty() || n.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                 "0123456789-_.") != std::string::npos)
-    out.push_back(at + "name: found \"" + n.name + "\", expected letters, digits, - _ .");
+  const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  if (n.name.empty() || n.name.find_first_not_of(letters + "-.") != std::string::npos)
+    out.push_back(at + "name: found " + nlohmann::json(n.name).dump()
+                  + ", expected letters, digits, - _ .");
   for (std::size_t j = 0; j < i; ++j)
     if (s.cluster.nodes[j].name == n.name)
       out.push_back(at + "name: \"" + n.name + "\" is taken by cluster.nodes[" + std::to_string(j)
                     + "]");
   if (n.actors.trainer > 0 && n.port == 0)
     out.push_back(at + "port: is missing; the trainer's node must listen on one");
-  if (n.actors.trainer > 0 && !is_loopback(n.host) && s.cluster.tls.ca.empty()
+  if (n.host.empty())
+    out.push_back(at + "host: is empty, expected a host's name or address");
+  else if (n.actors.trainer > 0 && !is_loopback(n.host) && s.cluster.tls.ca.empty()
       && !s.cluster.insecure)
     out.push_back(at + "host: found \"" + n.host + "\", which others reach, with no certificates; "
                   "set cluster.tls (`millrace certs` makes them), or cluster.insecure to true where "
                   "the network is yours alone");
   for (const auto& [name, value] : n.env.items())
-    if (!value.is_string())
+    if (name.empty() || name.find_first_not_of(letters) != std::string::npos)
+      out.push_back(at + "env: found the name " + nlohmann::json(name).dump()
+                    + ", expected letters, digits and _");
+    else if (!value.is_string())
       out.push_back(at + "env." + name + ": expected text");
 }
 
@@ -217,6 +232,9 @@ std::vector<std::string> remarks(const settings& s) {
     out.push_back("algorithm.critic.kind: algorithm.advantage \"" + a.advantage.name
                   + "\" never looks at a critic's values, and gives it nothing to learn from; gae and "
                     "vtrace do");
+  if (s.weight_sync.delta && s.generator.dtype == weight_dtype::fp32)
+    out.push_back("weight_sync.delta: generator.dtype is \"fp32\", of which a step changes nearly every "
+                  "element: comparing costs more than it saves, unless most weights are frozen");
   if (s.rollout.group_size == 1 && s.algorithm.advantage.name == "grpo")
     out.push_back("rollout.group_size: a group of one has no siblings to compare with, so that "
                   "every advantage is 0");

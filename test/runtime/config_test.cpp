@@ -320,6 +320,12 @@ TEST_CASE("config: a cluster's nodes are read, named in errors, and written back
              Catch::Contains("with no certificates"));
   CHECK_THAT(error(R"([{"name": "g", "port": 1, "actors": {"trainer": 1}}, )" + rest),
              Catch::Contains("is taken by cluster.nodes[0]"));
+  CHECK_THAT(error(R"([{"name": "a\u0000\n", "port": 1, "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains(R"(name: found "a\u0000\n", expected letters)"));
+  CHECK_THAT(error(R"([{"name": "t", "port": 1, "host": "", "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains("host: is empty"));
+  CHECK_THAT(error(R"([{"name": "t", "port": 1, "env": {"A=B": "1"}, "actors": {"trainer": 1}}, )" + rest),
+             Catch::Contains("env: found the name \"A=B\""));
   CHECK_THAT(error(R"([{"name": "t", "port": 1, "actors": {"trainer": 1}}])"),
              Catch::Contains("0 of the nodes' actors are \"generator\""));
 }
