@@ -19,7 +19,7 @@ caf::behavior receiver_state::start(receiver_options options,
   seen_ = {self_, "receiver", options_.name.substr(0, options_.name.find('#')) + "/receiver"};
   seen_.waiting("publisher", "weights");
   insist(self_, publisher_, options_.request_timeout_s,
-         caf::make_message(joined_atom::value, options_.name, caf::actor{self_}));
+         caf::make_message(receiver_joined_atom::value, options_.name, caf::actor{self_}));
   return {
     [this](const weights_published& notice) {
       if (notice.v <= wanted_.v || (options_.wanted && !options_.wanted(notice.v)))
@@ -133,6 +133,8 @@ void receiver_state::show(const intake_report& report) {
   auto& m = seen_.metrics();
   m.add(metrics::pulls, report.ready ? "done" : "failed", 1);
   m.add(metrics::shard_reads_repeated, static_cast<double>(report.repeated_reads));
+  m.add(metrics::pull_bytes, static_cast<double>(report.bytes));
+  m.add(metrics::pull_bytes_saved, static_cast<double>(report.saved_bytes));
   if (report.link_share > 0)
     m.set(metrics::link_share, report.link_share);
 }
