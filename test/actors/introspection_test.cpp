@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 using namespace millrace;
 
@@ -26,16 +27,16 @@ struct worker_state {
   presence seen;
 };
 
-/// Works for a while at each tick, deaf to all else.
+/// At its first tick it works so long, deaf to all else; later ones take no time.
 caf::behavior worker(caf::stateful_actor<worker_state>* self, std::string name, double busy_s) {
   auto& seen = self->state.seen;
   seen = {self, "generator", name};
   seen.waiting("controller", "rollouts to start");
   return {
-    [=, &seen](tick_atom) {
+    [&seen, left_s = busy_s](tick_atom) mutable {
       seen.working("decoding");
       seen.metrics().add(metrics::tokens_generated, 7);
-      std::this_thread::sleep_for(std::chrono::duration<double>(busy_s));
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::exchange(left_s, 0)));
       seen.waiting("controller", "rollouts to start");
     },
     answer_introspection(seen),
