@@ -21,6 +21,7 @@ struct openai_endpoint {
   /// Each version is saved here, for the server to load: a folder that both machines see.
   std::filesystem::path folder;
   std::string reload = "/reload"; ///< called with {"path": FOLDER}
+  std::string reload_field = "path"; ///< what it calls that: "model_path" in SGLang
   double timeout_s = 60;          ///< without a sign of life
 
   /// Of generator.backend.params. Throws user_error naming the parameter.

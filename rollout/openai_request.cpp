@@ -2,6 +2,7 @@
 
 #include "runtime/error.hpp"
 #include "runtime/random.hpp"
+#include "runtime/without_sigpipe.hpp"
 
 #include <httplib.h>
 #include <nlohmann/json.hpp>
@@ -130,6 +131,7 @@ finish_reason stream_completion(const openai_endpoint& at, const rollout& so_far
                                 const std::atomic<bool>& stopped,
                                 const std::function<void(std::function<void()>)>& opened,
                                 const std::function<void(std::span<const served_token>)>& take) {
+  const without_sigpipe guard; // the library writes without asking for none
   auto client = client_of(at);
   event_reader reader(at, take);
   std::exception_ptr problem;
@@ -164,8 +166,9 @@ finish_reason stream_completion(const openai_endpoint& at, const rollout& so_far
 }
 
 void request_reload(const openai_endpoint& at, const std::filesystem::path& folder) {
+  const without_sigpipe guard;
   auto client = client_of(at);
-  const auto result = client.Post(at.reload.c_str(), json{{"path", folder.string()}}.dump(),
+  const auto result = client.Post(at.reload.c_str(), json{{at.reload_field, folder.string()}}.dump(),
                                   "application/json");
   if (!result)
     fail(at, at.reload + ": no answer (" + httplib::to_string(result.error()) + ")");

@@ -1,5 +1,7 @@
 #include "runtime/plugins/child_pool.hpp"
 
+#include "runtime/without_sigpipe.hpp"
+
 #include <algorithm>
 #include <utility>
 #include <cerrno>
@@ -30,30 +32,6 @@ int milliseconds_until(clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30));
 }
-
-/// A write to a process that died must not end this one: no SIGPIPE for this thread meanwhile.
-class without_sigpipe {
-public:
-  without_sigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~without_sigpipe() {
-    const timespec none{};
-    if (!was_pending_)
-      while (sigtimedwait(&pipe_, nullptr, &none) == -1 && errno == EINTR) {
-      }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
-private:
-  sigset_t pipe_{}, before_{};
-  bool was_pending_ = false;
-};
 
 /// What became of a process, after "it".
 std::string ending(int status) {
