@@ -50,7 +50,7 @@ std::shared_ptr<transport> choose_transport(const ways& allowed) {
   if ((all && std::getenv("UCX_TLS") != nullptr) || (!all && !tcp))
     return std::make_shared<ucx_transport>(ucx);
   if (all)
-    ucx.transports = "^tcp";
+    ucx.transports = without_tcp;
   return std::make_shared<layered_transport>(ucx, sockets_for(allowed));
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/error.hpp"
 #include "weightsync/socket_protocol.hpp"
 #include "weightsync/stopwatch.hpp"
+#include "weightsync/ucx_caretaker.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,10 +36,27 @@ std::string ucx_peer(const std::string& worker_address) {
   return process_label() + '\n' + worker_address;
 }
 
-ucx_reader::ucx_reader(std::shared_ptr<ucx_context> context)
-  : context_(std::move(context)), worker_(std::make_unique<ucx_worker>(context_)) {}
+ucx_reader::ucx_reader(std::shared_ptr<ucx_context> context,
+                       std::shared_ptr<ucx_caretaker> caretaker)
+  : context_(std::move(context)), caretaker_(std::move(caretaker)),
+    worker_(std::make_unique<ucx_worker>(context_)) {
+  if (caretaker_)
+    caretaker_->add(this);
+}
 
-ucx_reader::~ucx_reader() { cancel(); }
+ucx_reader::~ucx_reader() {
+  if (caretaker_)
+    caretaker_->remove(this);
+  stop();
+}
+
+void ucx_reader::look_after() {
+  constexpr int most = 10'000;        // a second brings no more
+  constexpr double settled_s = 0.005; // UCX's own thread has a part in it
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (int i = 0; lock && i < most && (worker_->progress() || worker_->wait(settled_s)); ++i)
+    ;
+}
 
 void ucx_reader::on_peer_error(void* arg, ucp_ep_h, ucs_status_t status) {
   static_cast<connection*>(arg)->failure = status;
@@ -113,6 +131,7 @@ auto ucx_reader::key_of(connection& peer, const remote_region& region) -> remote
 }
 
 bool ucx_reader::reaches(const remote_region& region) {
+  std::lock_guard lock(mutex_);
   drop_failed();
   auto& peer = connect(region);
   if (peer.failure == UCS_OK)
@@ -121,6 +140,11 @@ bool ucx_reader::reaches(const remote_region& region) {
 }
 
 void ucx_reader::post(std::uint64_t tag, const read_request& r) {
+  std::lock_guard lock(mutex_);
+  start(tag, r);
+}
+
+void ucx_reader::start(std::uint64_t tag, const read_request& r) {
   drop_failed();
   auto& peer = connect(*r.from);
   if (peer.failure == UCS_OK)
@@ -154,6 +178,7 @@ void ucx_reader::post(std::uint64_t tag, const read_request& r) {
 }
 
 std::vector<completion> ucx_reader::poll(double wait_s) {
+  std::lock_guard lock(mutex_);
   if (!mapped_.empty()) {
     // One at a time, so that its bytes are still in the cache when they are verified.
     auto m = mapped_.front();
@@ -212,6 +237,11 @@ void ucx_reader::drop_failed() {
 }
 
 void ucx_reader::cancel() {
+  std::lock_guard lock(mutex_);
+  stop();
+}
+
+void ucx_reader::stop() {
   mapped_.clear();
   if (pending_.empty()) {
     done_.clear();

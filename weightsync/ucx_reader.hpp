@@ -6,15 +6,20 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace millrace::weightsync {
 
+class ucx_caretaker;
+
 /// Reads by ucp_get, or, where the owner's memory can be mapped (same machine), by memcpy.
 class ucx_reader : public reader {
 public:
-  explicit ucx_reader(std::shared_ptr<ucx_context> context);
+  /// `caretaker`: where strangers may come to the worker's port; else empty.
+  explicit ucx_reader(std::shared_ptr<ucx_context> context,
+                      std::shared_ptr<ucx_caretaker> caretaker = nullptr);
   ~ucx_reader() override;
 
   void post(std::uint64_t tag, const read_request& request) override;
@@ -22,6 +27,8 @@ public:
   void cancel() override;
   /// Whether there is any way from here to that memory's owner.
   bool reaches(const remote_region& region);
+  /// Does what is due, unless the reader is busy with that itself. From any thread.
+  void look_after();
 
 private:
   struct remote_key {
@@ -48,6 +55,8 @@ private:
     std::span<std::byte> to;
   };
 
+  void start(std::uint64_t tag, const read_request& request);
+  void stop();
   connection& connect(const remote_region& region);
   remote_key& key_of(connection& peer, const remote_region& region);
   void disconnect(connection& peer);
@@ -57,7 +66,9 @@ private:
   static void on_peer_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
   static void on_read_done(void* request, ucs_status_t status, void* user_data);
 
+  std::mutex mutex_; // held by whoever calls the worker
   std::shared_ptr<ucx_context> context_;
+  std::shared_ptr<ucx_caretaker> caretaker_;
   std::unique_ptr<ucx_worker> worker_;
   std::map<std::string, std::unique_ptr<connection>> peers_; // by remote_region::peer
   std::map<std::uint64_t, std::unique_ptr<pending>> pending_; // by tag

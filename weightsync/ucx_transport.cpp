@@ -1,6 +1,7 @@
 #include "weightsync/ucx_transport.hpp"
 
 #include "runtime/error.hpp"
+#include "weightsync/ucx_caretaker.hpp"
 #include "weightsync/ucx_context.hpp"
 #include "weightsync/ucx_progress_thread.hpp"
 #include "weightsync/ucx_reader.hpp"
@@ -70,7 +71,8 @@ private:
 } // namespace
 
 ucx_transport::ucx_transport(ucx_options options)
-  : context_(std::make_shared<ucx_context>(options)) {}
+  : context_(std::make_shared<ucx_context>(options)),
+    open_to_strangers_(options.transports != without_tcp) {}
 
 ucx_transport::~ucx_transport() = default;
 
@@ -89,7 +91,12 @@ std::unique_ptr<exposed_memory> ucx_transport::expose(std::size_t bytes, memory_
 std::unique_ptr<reader> ucx_transport::make_reader() { return make_ucx_reader(); }
 
 std::unique_ptr<ucx_reader> ucx_transport::make_ucx_reader() {
-  return std::make_unique<ucx_reader>(context_);
+  if (!open_to_strangers_)
+    return std::make_unique<ucx_reader>(context_);
+  std::lock_guard lock(mutex_);
+  if (!caretaker_)
+    caretaker_ = std::make_shared<ucx_caretaker>();
+  return std::make_unique<ucx_reader>(context_, caretaker_);
 }
 
 } // namespace millrace::weightsync

@@ -8,9 +8,13 @@
 
 namespace millrace::weightsync {
 
+class ucx_caretaker;
 class ucx_context;
 class ucx_progress_thread;
 class ucx_reader;
+
+/// For ucx_options::transports: all that UCX finds except TCP.
+constexpr const char* without_tcp = "^tcp";
 
 /// How UCX is set up. What is empty or 0 is left to UCX and its own environment variables.
 struct ucx_options {
@@ -43,6 +47,8 @@ public:
 private:
   std::shared_ptr<ucx_context> context_;
   std::mutex mutex_;
+  bool open_to_strangers_; ///< UCX may listen on TCP ports
+  std::shared_ptr<ucx_caretaker> caretaker_;
   std::shared_ptr<ucx_progress_thread> server_; // from the first expose() on
 };
 

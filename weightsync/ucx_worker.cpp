@@ -27,13 +27,13 @@ std::string ucx_worker::address() const {
   return bytes;
 }
 
-void ucx_worker::wait(double seconds, int wake_fd) {
+bool ucx_worker::wait(double seconds, int wake_fd) {
   // Armed, the descriptor reports what comes from now on; busy: something came in between.
   if (ucp_worker_arm(handle_) != UCS_OK)
-    return;
+    return true;
   pollfd fds[2] = {{event_fd_, POLLIN, 0}, {wake_fd, POLLIN, 0}};
   auto ms = seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, 1e6) * 1e3));
-  ::poll(fds, wake_fd < 0 ? 1 : 2, ms);
+  return ::poll(fds, wake_fd < 0 ? 1 : 2, ms) > 0;
 }
 
 } // namespace millrace::weightsync

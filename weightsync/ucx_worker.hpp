@@ -23,8 +23,8 @@ public:
   /// Does what is due; true when there was something.
   bool progress() { return ucp_worker_progress(handle_) != 0; }
   /// Sleeps until there is something to do, `wake_fd` (or −1) is readable, or `seconds` have passed;
-  /// without end where that is negative.
-  void wait(double seconds, int wake_fd = -1);
+  /// without end where that is negative. False when the time is over.
+  bool wait(double seconds, int wake_fd = -1);
 
 private:
   std::shared_ptr<ucx_context> context_;

@@ -3,6 +3,7 @@
 #include "actors/http_client.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
+#include "test/weightsync/listening_ports.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <netinet/in.h>
-#include <set>
 #include <sstream>
 #include <sys/socket.h>
 #include <thread>
@@ -40,31 +40,6 @@ double total(const fs::path& run, const std::string& metric) {
   return sum;
 }
 
-/// The TCP ports of 127.0.0.1 at which a process listens.
-std::set<int> ports_of(pid_t pid) {
-  std::set<std::string> inodes;
-  for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
-    std::error_code ended;
-    auto target = fs::read_symlink(fd, ended).string();
-    if (target.starts_with("socket:["))
-      inodes.insert(target.substr(8, target.size() - 9));
-  }
-  std::set<int> ports;
-  std::ifstream table("/proc/net/tcp");
-  std::string line;
-  for (std::getline(table, line); std::getline(table, line);) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state, skipped, inode;
-    fields >> slot >> local >> remote >> state;
-    for (int i = 0; i < 5; ++i)
-      fields >> skipped;
-    fields >> inode;
-    if (state == "0A" && inodes.contains(inode))
-      ports.insert(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
-  }
-  return ports;
-}
-
 struct footprint {
   long descriptors = 0, threads = 0, rss_kib = 0;
 };
@@ -72,7 +47,7 @@ struct footprint {
 footprint footprint_of(pid_t pid) {
   auto proc = fs::path("/proc") / std::to_string(pid);
   footprint f;
-  f.descriptors = std::distance(fs::directory_iterator(proc / "fd"), fs::directory_iterator());
+  f.descriptors = weightsync::open_descriptors(pid);
   std::ifstream status(proc / "status");
   for (std::string key; status >> key;)
     if (key == "VmRSS:")
@@ -160,14 +135,14 @@ TEST_CASE("cluster: changes only save most of the bytes") {
 TEST_CASE("cluster: 10,000 strangers at the port of the weights leave nothing behind") {
   scratch_folder folder("millrace-test");
   auto j = tiny_cluster(100'000);
-  j["weight_sync"]["transport"] = "tcp";
+  j["weight_sync"]["transport"] = GENERATE("tcp", "auto");
   auto run = folder.path() / "run";
   watched up({"up", write(folder.path() / "c.json", j), "--run-dir", run.string()});
   REQUIRE(up.says("step   10"));
   auto monitor = read(run / "monitor.json");
   auto head = monitor["pid"].get<pid_t>();
   auto url = monitor["url"].get<std::string>();
-  auto ports = ports_of(head);
+  auto ports = weightsync::listening_ports(head);
   ports.erase(j["cluster"]["nodes"][0]["port"].get<int>());
   ports.erase(std::stoi(url.substr(url.rfind(':') + 1)));
   REQUIRE(ports.size() == 1);

@@ -1,5 +1,6 @@
 // Sockets as a transport: what arrives, what is refused, and what strangers leave behind.
 #include "fixtures.hpp"
+#include "listening_ports.hpp"
 
 #include "weightsync/layered_transport.hpp"
 #include "weightsync/publisher.hpp"
@@ -13,10 +14,10 @@
 #include <catch2/catch.hpp>
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <thread>
 
@@ -39,11 +40,6 @@ std::map<std::uint64_t, completion> finish(reader& r, std::size_t n) {
       all[c.tag] = c;
   REQUIRE(all.size() == n);
   return all;
-}
-
-std::size_t open_descriptors() {
-  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                                                std::filesystem::directory_iterator()));
 }
 
 endpoint address_of(const exposed_memory& e) { return socket_peer_from(e.region().peer).endpoints[0]; }
@@ -168,7 +164,7 @@ TEST_CASE("strangers are cut and leave nothing behind, while receivers go on rea
     return finish(*reader, 1)[tag].error.empty();
   };
   REQUIRE(reads(0));
-  auto before = open_descriptors();
+  auto before = open_descriptors(::getpid());
   socket_greeting nearly;
   nearly.server = socket_peer_from(memory->region().peer).server;
   nearly.server[15] ^= std::byte{1};
@@ -207,8 +203,42 @@ TEST_CASE("strangers are cut and leave nothing behind, while receivers go on rea
     }));
   }
   silent.clear();
-  REQUIRE(comes_true([&] { return open_descriptors() <= before; }));
+  REQUIRE(comes_true([&] { return open_descriptors(::getpid()) <= before; }));
   REQUIRE(reads(99999));
+}
+
+TEST_CASE("UCX: what strangers leave at a port of a reader that has nothing to do is cleared away") {
+  ucx_options how;
+  how.transports = "tcp";
+  how.devices = "lo";
+  ucx_transport carrier(how);
+  auto reader = carrier.make_reader();
+  auto memory = carrier.expose(1000, memory_kind::host);
+  auto ports = listening_ports(::getpid());
+  REQUIRE(ports.size() == 2); // of the reader's worker and the publisher's
+  auto before = open_descriptors(::getpid());
+  for (int i = 0; i < 600; ++i) {
+    endpoint at{"127.0.0.1", static_cast<std::uint16_t>(i % 2 == 0 ? *ports.begin() : *ports.rbegin())};
+    auto fd = connect_to(at, std::chrono::milliseconds(2000));
+    if (i % 3 == 0)
+      ::send(fd.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+  }
+  REQUIRE(comes_true([&] { return open_descriptors(::getpid()) <= before; }));
+  std::vector<std::byte> to(1000, std::byte{1});
+  reader->post(1, {&memory->region(), 0, to});
+  REQUIRE(finish(*reader, 1)[1].error.empty());
+  REQUIRE(to == std::vector<std::byte>(1000));
+}
+
+TEST_CASE("layered: no port is open but the publisher's own") {
+  ucx_options how;
+  how.transports = without_tcp;
+  auto before = listening_ports(::getpid()).size();
+  layered_transport carrier(how, {});
+  auto reader = carrier.make_reader();
+  REQUIRE(listening_ports(::getpid()).size() == before);
+  auto memory = carrier.expose(1000, memory_kind::host);
+  REQUIRE(listening_ports(::getpid()).size() == before + 1);
 }
 
 TEST_CASE("versions are pulled over sockets from several ranks") {
