@@ -166,8 +166,10 @@ std::vector<completion> socket_reader::poll(double wait_s) {
   while (done_.empty()) {
     bool moved = false;
     auto n = peers_.size();
-    for (std::size_t i = 0; i < n && done_.empty(); ++i)
-      moved |= exchange(*std::next(peers_.begin(), static_cast<std::ptrdiff_t>((turn_ + i) % n))->second);
+    for (std::size_t i = 0; i < n && done_.empty(); ++i) {
+      auto next = static_cast<std::ptrdiff_t>((turn_ + i) % n);
+      moved |= exchange(*std::next(peers_.begin(), next)->second);
+    }
     ++turn_;
     if (moved || !done_.empty())
       continue;

@@ -47,13 +47,19 @@ bool on_this_machine(int fd) {
 }
 
 void prepare(int fd) {
-  int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on); // a receiver's machine may vanish
+  auto set = [fd](int level, int option, int value) {
+    ::setsockopt(fd, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A receiver's machine may vanish.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000); // ms
   // No distance to fill: what is under way stays in the processor's cache, which halves the cost.
-  int bytes = 256 << 10U;
   if (on_this_machine(fd))
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    set(SOL_SOCKET, SO_SNDBUF, 256 << 10U);
 }
 
 void add(int events, int fd, std::uint32_t what) {
