@@ -11,7 +11,10 @@ namespace millrace::model {
 
 /// Threads that split loops between them. Belongs to one caller thread, which takes part. Idle
 /// workers spin for some microseconds, as the next loop follows at once while a model is computed,
-/// then sleep. A worker that the system does not let run is not waited for: the others do its part.
+/// then sleep. A worker that the system does not let run is not waited for: the others do its part. One
+/// that lost its core in the middle of a part, to a thread that pulls weights, say, holds all others
+/// up; it then leaves the core alone for a while, as two that compete for it would do so again and
+/// again.
 class worker_pool {
 public:
   /// `threads` counts the caller: 1 makes none.
@@ -45,10 +48,18 @@ public:
 private:
   static constexpr std::uint64_t closed = std::uint64_t{1} << 31;
 
+  struct alignas(64) worker {
+    std::atomic<std::int64_t> left_at{0};    ///< when it ended its last part, in ns
+    std::atomic<std::int64_t> rest_until{0}; ///< takes no part before
+    std::int64_t rest = 0;                   ///< the caller's: how long, last time
+  };
+
   void run();
+  void let_rest(std::int64_t began, std::int64_t ran_out);
   bool enter(std::uint32_t turn);
   void work(int thread);
 
+  std::vector<worker> states_; ///< before the threads, which use them
   std::vector<std::thread> workers_;
   std::function<void(int)> job_;
   std::atomic<std::int64_t> next_{0}; ///< of a split: where the part not taken yet begins

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -46,4 +47,38 @@ TEST_CASE("loops that follow each other at once do not mix") {
     });
     REQUIRE(in_order);
   }
+}
+
+TEST_CASE("a worker that held the others up leaves its core alone, then comes back") {
+  using clock = std::chrono::steady_clock;
+  const auto busy = [](std::chrono::microseconds how_long) {
+    for (const auto end = clock::now() + how_long; clock::now() < end;) {
+    }
+  };
+  worker_pool pool(2);
+  std::atomic<int> by_worker = 0;
+  const auto loop = [&] {
+    pool.split(64, 1, [&](std::int64_t, std::int64_t, int thread) {
+      by_worker += thread;
+      busy(std::chrono::microseconds(50));
+    });
+  };
+  bool held_up = false;
+  for (int round = 0; round < 1000 && !held_up; ++round)
+    pool.split(64, 1, [&](std::int64_t, std::int64_t, int thread) {
+      busy(std::chrono::microseconds(50));
+      if (thread == 1 && !held_up) { // as if something else had its core
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        held_up = true;
+      }
+    });
+  REQUIRE(held_up);
+  const auto begin = clock::now();
+  loop();
+  if (clock::now() - begin < std::chrono::milliseconds(8)) // or this test was held up itself
+    REQUIRE(by_worker == 0);
+  by_worker = 0;
+  for (int round = 0; round < 5000 && by_worker == 0; ++round)
+    loop();
+  REQUIRE(by_worker > 0);
 }
