@@ -243,7 +243,7 @@ def compare_speed(peer, ids, how):
     for dtype in ("fp32", "bf16", "int8"):
         here[dtype] = Worker(how.probe)
         here[dtype].ask(op="load", model=how.model, dtype=dtype, threads=THREADS, batch=32,
-                        context=256)
+                        context=256, prefill=32 * PROMPT_TOKENS)
     llama = {}
     if how.llama:
         for dtype, file in (("fp32", "f32"), ("int8", "q8_0")):

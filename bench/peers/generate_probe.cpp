@@ -45,7 +45,8 @@ public:
   }
 
 private:
-  /// {"model", "dtype", "threads", "batch", "context"}
+  /// {"model", "dtype", "threads", "batch", "context", "prefill"}: the last is how many prompt tokens
+  /// a step computes, all that will be asked for where decoding is timed.
   json load(const json& ask) {
     folder_ = ask.at("model").get<std::string>();
     threads_ = ask.value("threads", 2);
@@ -53,6 +54,7 @@ private:
     generation::engine_options o;
     o.max_batch = ask.value("batch", 32);
     o.max_context = ask.value("context", 512);
+    o.prefill_tokens = ask.value("prefill", o.prefill_tokens);
     o.threads = threads_;
     o.stop_tokens = {-1}; // answers run to their full length
     const auto type = ask.value("dtype", std::string("fp32"));
@@ -80,7 +82,7 @@ private:
   }
 
   /// {"prompts": [[id]], "max_tokens", "temperature", "swap_at": [step]}: at those steps the same
-  /// weights come again as the next version. Decoding time is that after the first token of all.
+  /// weights come again as the next version. Decoding time is that after the first step.
   json generate(const json& ask) {
     const auto prompts = ask.at("prompts").get<std::vector<token_list>>();
     for (std::size_t i = 0; i < prompts.size(); ++i)
