@@ -5,6 +5,7 @@
 #include "runtime/clock.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/model/tensor_pool.hpp"
 #include "runtime/run_directory.hpp"
 
 #include <CLI/CLI.hpp>
@@ -57,6 +58,7 @@ void prepare_process() {
   // Page faults are dear: keep what tensors gave back.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  model::pool_tensor_memory();
   // Strangers at a port, and generators in numbers, cost descriptors.
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

@@ -10,6 +10,7 @@
 #include "runtime/log.hpp"
 #include "runtime/metrics/process.hpp"
 #include "runtime/report.hpp"
+#include "trainer/memory_estimate.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -294,6 +295,9 @@ void training_run::finish(const std::string& how, const nlohmann::json& ledger) 
   summary["reasons"] = ledger.value("reasons", nlohmann::json::object());
   summary["wall_s"] = stream_now() - began_;
   summary["peak_rss_bytes"] = read_process_usage().peak_resident_bytes;
+  auto here = options_; // of a cluster, what is in this process
+  here.generator.count = workers_here(options_).generator;
+  summary["predicted_peak_rss_bytes"] = trainer::total(trainer::run_memory(policy_->config(), here));
   summary["ended"] = how;
   directory_.write_summary(summary);
   write_report(directory_);

@@ -1,6 +1,7 @@
 // millrace-bench NAME [--json FILE] [--quick] [--model FOLDER] [--list]
 
 #include "bench/benchmarks.hpp"
+#include "runtime/model/tensor_pool.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
   setenv("UCX_ERROR_SIGNALS", "", 0);
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  millrace::model::pool_tensor_memory();
   try {
     return millrace::bench::run(argc, argv);
   } catch (const std::exception& e) {

@@ -2,6 +2,7 @@
 
 #include "bench/benchmarks.hpp"
 #include "bench/instruments.hpp"
+#include "runtime/model/tensor_pool.hpp"
 #include "runtime/random.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "trainer/memory_estimate.hpp"
@@ -289,6 +290,7 @@ void compare_memory(const options& how, measurements& out) {
     s.trainer.activation_checkpointing = w.again;
     s.trainer.compute = w.compute;
     s.trainer.micro_batch_tokens = how.quick ? 2048 : 8192;
+    model::trim_tensor_pool();
     peak_memory peak;
     auto p = trainer::policy::create(s);
     auto groups = long_tailed(how.quick ? 32 : 192, 3, 10);

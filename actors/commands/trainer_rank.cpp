@@ -1,5 +1,6 @@
 #include "actors/commands.hpp"
 #include "actors/plugin_registry.hpp"
+#include "runtime/model/tensor_pool.hpp"
 #include "trainer/parallel.hpp"
 
 #include <CLI/CLI.hpp>
@@ -23,6 +24,7 @@ void add_trainer_rank_command(CLI::App& app, int& status) {
   cmd->callback([=, &status] {
     mallopt(M_MMAP_THRESHOLD, 1 << 30); // as run does
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    model::pool_tensor_memory();
     trainer::follow_rank(*rank, *store, *timeout, load_plugins);
     status = 0;
   });
