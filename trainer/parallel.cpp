@@ -1,6 +1,7 @@
 #include "trainer/parallel.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "runtime/model/tensor_parallel.hpp"
 #include "trainer/collectives.hpp"
 
@@ -52,6 +53,7 @@ rank_processes::rank_processes(const std::vector<std::string>& command, int coun
                           std::string("--timeout"), std::to_string(timeout_s)})
       arguments.push_back(a);
     ids_.push_back(start_process(std::move(arguments)));
+    log::info("trainer", "rank " + std::to_string(k) + " is process " + std::to_string(ids_.back()));
   }
 }
 

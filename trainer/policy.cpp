@@ -12,6 +12,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace fs = std::filesystem;
 
@@ -116,10 +118,28 @@ policy policy::create(const settings& s, const registries* known, std::shared_pt
   return policy(std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded)));
 }
 
+/// work(), where the end of a rank is told by its name if the system knows of it.
+template <class Work>
+static auto telling_who(rank_mesh* mesh, Work work) {
+  try {
+    return work();
+  } catch (const rank_lost&) {
+    // Connections break a moment before a death is reported.
+    for (int i = 0; mesh && mesh->processes() && i < 50; ++i) {
+      if (auto how = mesh->processes()->ended(); !how.empty())
+        throw rank_lost(how);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    throw;
+  }
+}
+
 supervised_statistics policy::warm_up(std::span<const demonstration> batch) {
-  if (parts_->mesh)
-    parts_->lead("warm_up", to_bytes(batch));
-  return parts_->do_warm_up(batch);
+  return telling_who(parts_->mesh.get(), [&] {
+    if (parts_->mesh)
+      parts_->lead("warm_up", to_bytes(batch));
+    return parts_->do_warm_up(batch);
+  });
 }
 
 step_statistics policy::step(version from, std::span<const scored_group> groups,
@@ -128,12 +148,14 @@ step_statistics policy::step(version from, std::span<const scored_group> groups,
     return "a step from " + to_string(from) + " was asked of the policy at "
            + to_string(parts_->at);
   });
-  if (parts_->mesh) {
-    // What would fail on every rank must not be sent to them.
-    step_batch(from, groups, parts_->s);
-    parts_->lead("step", to_bytes(groups, supply));
-  }
-  return parts_->do_step(from, groups, supply);
+  return telling_who(parts_->mesh.get(), [&] {
+    if (parts_->mesh) {
+      // What would fail on every rank must not be sent to them.
+      step_batch(from, groups, parts_->s);
+      parts_->lead("step", to_bytes(groups, supply));
+    }
+    return parts_->do_step(from, groups, supply);
+  });
 }
 
 std::shared_ptr<old_logit_worker> policy::old_logit_helper() {

@@ -99,6 +99,14 @@ struct fused_swiglu : Function<fused_swiglu> {
 
 using maybe_tensor = std::optional<at::Tensor>;
 
+/// A product in `type`; bf16 ones are made of rounded numbers in fp32 on a CPU, where that is faster
+/// than what libtorch has for bf16.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
+  if (a.device().is_cpu() && a.scalar_type() == at::kBFloat16)
+    return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(type);
+  return at::mm(a, b).to(type);
+}
+
 /// One product for up to three matrices, in x's type.
 struct fused_linear : Function<fused_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& joined,
@@ -111,9 +119,10 @@ struct fused_linear : Function<fused_linear> {
     ctx->saved_data["sizes"] = std::vector<std::int64_t>{a.size(0), size(b), size(c)};
     ctx->saved_data["bias_sizes"] =
       std::vector<std::int64_t>{size(bias_a), size(bias_b), size(bias_c)};
-    const auto weight = joined.to(x.scalar_type());
-    return joined_bias ? at::addmm(joined_bias->to(x.scalar_type()), x, weight.t())
-                       : at::mm(x, weight.t());
+    if (x.scalar_type() == joined.scalar_type())
+      return joined_bias ? at::addmm(*joined_bias, x, joined.t()) : at::mm(x, joined.t());
+    const auto y = product(x, joined.to(x.scalar_type()).t(), x.scalar_type());
+    return joined_bias ? y.add(joined_bias->to(x.scalar_type())) : y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -132,9 +141,9 @@ struct fused_linear : Function<fused_linear> {
     // needs_input_grad counts the tensors that were given: x, joined, joined_bias if any, a, …
     const bool biased = ctx->saved_data["bias_sizes"].toIntVector()[0] > 0;
     if (ctx->needs_input_grad(0))
-      out[0] = at::mm(g, saved[1].to(g.scalar_type()));
+      out[0] = product(g, saved[1].to(g.scalar_type()), g.scalar_type());
     if (ctx->needs_input_grad(biased ? 3 : 2)) {
-      split("sizes", 3, at::mm(g.t(), saved[0]).to(saved[1].scalar_type()));
+      split("sizes", 3, product(g.t(), saved[0], saved[1].scalar_type()));
       if (biased)
         split("bias_sizes", 6, g.sum(0, false, saved[1].scalar_type()));
     }
