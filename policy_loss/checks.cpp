@@ -191,7 +191,7 @@ private:
       explain(
         "cap_off", param("disc_high"),
         "the weight prox/μ has neither a cap nor a mask above: one token can outweigh the batch",
-        "set disc_high (1.005 to 5), or weight_mode \"clamp\" with weight_cap");
+        "disc_high (1.005 to 5), or weight_mode \"clamp\" with weight_cap");
   }
 
   void discrepancy_mask() {
@@ -376,7 +376,7 @@ private:
 } // namespace
 
 std::string to_string(const finding& f) {
-  return f.path + ": " + f.what + "; set " + f.set;
+  return f.path + ": " + f.what + "; instead: " + f.set;
 }
 
 std::vector<finding> check(const algorithm_facts& facts) {

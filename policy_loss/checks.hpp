@@ -58,7 +58,7 @@ struct finding {
   std::string set;  ///< what to set
 };
 
-/// "PATH: what; set".
+/// "PATH: what; instead: set".
 std::string to_string(const finding& f);
 
 /// Semantic checks of an algorithm's configuration: what would quietly change the mathematics.
