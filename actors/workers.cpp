@@ -9,13 +9,11 @@
 #include "actors/replay_actor.hpp"
 #include "actors/reward_actor.hpp"
 #include "rollout/generator_plugins.hpp"
-#include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
 #include "weightsync/choose_transport.hpp"
 #include "weightsync/local_transport.hpp"
 #include "weightsync/ucx_transport.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <unistd.h>
 
@@ -45,13 +43,9 @@ std::shared_ptr<weightsync::transport> make_transport(const settings& s) {
   }
   weightsync::ucx_options o;
   o.transports = s.weight_sync.protocols;
+  if (o.transports.empty() && std::getenv("UCX_TLS") == nullptr)
+    o.transports = weightsync::without_tcp;
   o.devices = s.weight_sync.devices;
-  // UCX would listen on every address of this machine.
-  const auto& nodes = s.cluster.nodes;
-  if (o.devices.empty() && std::getenv("UCX_NET_DEVICES") == nullptr
-      && std::all_of(nodes.begin(), nodes.end(),
-                     [](const node_settings& n) { return is_loopback(n.host); }))
-    o.devices = "lo";
   return std::make_shared<weightsync::ucx_transport>(o);
 }
 

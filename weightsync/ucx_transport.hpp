@@ -13,7 +13,9 @@ class ucx_context;
 class ucx_progress_thread;
 class ucx_reader;
 
-/// For ucx_options::transports: all that UCX finds except TCP.
+/// For ucx_options::transports: all that UCX finds except TCP. There UCX (1.13) answers reads in
+/// software, and ends the whole process of the publisher ("Fatal: unexpected error: Endpoint
+/// timeout") when the reader dies while it is being answered.
 constexpr const char* without_tcp = "^tcp";
 
 /// How UCX is set up. What is empty or 0 is left to UCX and its own environment variables.

@@ -163,6 +163,14 @@ void check_node(const settings& s, std::size_t i, texts& out) {
       out.push_back(at + "env." + name + ": expected text");
 }
 
+void check_weight_sync(const settings& s, texts& out) {
+  if (s.weight_sync.transport == sync_transport::ucx
+      && (',' + s.weight_sync.protocols + ',').find(",tcp,") != std::string::npos)
+    out.push_back("weight_sync.protocols: found tcp with transport \"ucx\", but UCX's own TCP ends the "
+                  "trainer when a generator dies that is fetching weights; set weight_sync.transport to "
+                  "\"auto\", which takes sockets instead");
+}
+
 void check_cluster(const settings& s, texts& out) {
   const auto& c = s.cluster;
   if (c.nodes.empty())
@@ -210,6 +218,7 @@ std::vector<std::string> contradictions(const settings& s) {
   check_data(s, out);
   check_stream(s, out);
   check_training(s, out);
+  check_weight_sync(s, out);
   check_cluster(s, out);
   return out;
 }

@@ -297,11 +297,11 @@ void describe(option_list& v, eval_settings& s) {
 void describe(option_list& v, weight_sync_settings& s) {
   v("transport", s.transport,
     "How generators fetch weights: \"local\" within one process; \"tcp\" by sockets; \"ucx\" by UCX "
-    "alone, whose own TCP doesn't keep strangers out; \"auto\": local in a single process, else UCX "
-    "where it can map or reach the memory (shared memory, RDMA) and sockets where it can't");
+    "alone; \"auto\": local in a single process, else UCX where it can map or reach the memory "
+    "(shared memory, RDMA) and sockets where it can't");
   v("protocols", s.protocols,
-    "Ways that \"auto\" and \"ucx\" may take, as in UCX_TLS (\"sm\", \"rc,tcp\"). With \"auto\", tcp "
-    "means sockets. Empty: all that there are");
+    "Ways that \"auto\" and \"ucx\" may take, as in UCX_TLS (\"sm\", \"rc,tcp\"); tcp means sockets, "
+    "and goes with \"auto\" only. Empty: all that there are");
   v("devices", s.devices, "Network devices that may be used, as in UCX_NET_DEVICES (\"lo\", "
                           "\"mlx5_0:1\"). Empty: UCX chooses, and sockets listen at the node's host");
   v("timeout_s", s.timeout_s, above(0), "Seconds that fetching a version may take");

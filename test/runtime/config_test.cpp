@@ -205,6 +205,7 @@ TEST_CASE("options that contradict each other are refused, with a reason") {
   refused(R"({"deterministic": true, "rollout": {"eta": 1}})", "deterministic: found true");
   refused(R"({"algorithm": {"kl": {"coefficient": 0.1}}})", "with no reference");
   refused(R"({"eval": {"samples": 4}})", "eval.samples");
+  refused(R"({"weight_sync": {"transport": "ucx", "protocols": "sm,tcp"}})", "weight_sync.protocols");
 }
 
 TEST_CASE("a configuration that changes the mathematics is explained") {

@@ -20,7 +20,7 @@ std::shared_ptr<transport> make(carriage by) {
   if (by == carriage::layered)
     return choose_transport({});
   ucx_options o;
-  o.transports = by == carriage::ucx_tcp ? "tcp" : "";
+  o.transports = without_tcp;
   return std::make_shared<ucx_transport>(o);
 }
 

@@ -15,8 +15,7 @@ namespace millrace::weightsync {
 enum class carriage {
   sockets, ///< TCP by sockets
   layered, ///< UCX where it can (here: shared memory), else sockets
-  ucx,     ///< all that UCX finds
-  ucx_tcp  ///< UCX's own TCP
+  ucx      ///< UCX alone, without its TCP
 };
 
 /// A trainer process that publishes a model of known numbers.
