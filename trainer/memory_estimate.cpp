@@ -95,6 +95,17 @@ static void add_beside_the_policy(std::vector<memory_item>& items, const setting
   items.push_back({"trainer: network for kept versions", "", weights});
 }
 
+/// Of a minibatch, or of a warm-up step: no micro-batch is longer.
+static std::int64_t tokens_at_a_time(const model::model_config& c, const settings& s) {
+  const std::int64_t length = c.max_position_embeddings;
+  const std::int64_t answer = std::min<std::int64_t>(s.sampling.max_tokens, length);
+  const auto dp = std::max(1, s.trainer.parallel.dp), minibatches = std::max(1, s.trainer.minibatches);
+  const std::int64_t rollouts = s.rollout.batch_size / minibatches / dp + s.rollout.group_size;
+  const auto prompts = s.trainer.share_prompts ? rollouts / std::max(1, s.rollout.group_size) + 1 : rollouts;
+  const auto step = prompts * (length - answer) + rollouts * answer;
+  return std::max(step, s.warmup.enabled ? s.warmup.batch_size * length / dp : std::int64_t{0});
+}
+
 std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s) {
   const auto& t = s.trainer;
   auto tp = std::max<std::int64_t>(1, t.parallel.tp), dp = std::max<std::int64_t>(1, t.parallel.dp);
@@ -110,7 +121,7 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
                                                  : "two moments",
                    2 * n * fp32 / (sharded ? dp : 1)});
   add_beside_the_policy(items, s, n * fp32);
-  auto tokens = static_cast<std::int64_t>(t.micro_batch_tokens);
+  auto tokens = std::min<std::int64_t>(t.micro_batch_tokens, tokens_at_a_time(c, s));
   auto layer = layer_bytes(c, t);
   auto layers = c.num_hidden_layers, d = c.hidden_size;
   auto kept = t.activation_checkpointing ? layers * layer.input + layer.kept : layers * layer.kept;
@@ -151,7 +162,7 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
   items.push_back({"replay and ledger", std::to_string(rollouts) + " rollouts of "
                                           + std::to_string(length) + " tokens",
                    rollouts * per_rollout});
-  items.push_back({"libraries", "libtorch and the program itself", 250'000'000});
+  items.push_back({"libraries", "libtorch and the program itself", 150'000'000});
   return items;
 }
 
