@@ -52,7 +52,10 @@ public:
   /// Buffers for the next weights: see packed_weights::staging().
   [[nodiscard]] std::vector<tensor_view> staging() const { return weights_.staging(); }
   /// Lays the staged weights out for computing. May run beside forward().
-  void prepare() { weights_.prepare(); }
+  void prepare() {
+    const worker_pool::lent_core core(pool_);
+    weights_.prepare();
+  }
   /// Staged weights become current; prepares them first where that was not done.
   void swap() { weights_.swap(); }
 

@@ -10,7 +10,7 @@ constexpr int spins = 4000; // some tens of microseconds
 
 // Nanoseconds. A worker that is later than `patience` has lost its core; the system gives it to the
 // other thread for some milliseconds.
-constexpr std::int64_t patience = 500'000, shortest_rest = 10'000'000, longest_rest = 40'000'000;
+constexpr std::int64_t patience = 500'000, shortest_rest = 20'000'000, longest_rest = 40'000'000;
 
 std::int64_t now() {
   using namespace std::chrono;
@@ -98,6 +98,10 @@ void worker_pool::work(int thread) {
     seen = turn_.load();
     if (stop_)
       return;
+    if (const auto lent = lent_.load(); thread + lent >= static_cast<int>(states_.size())) {
+      lent_.wait(lent);
+      continue;
+    }
     if (const auto left = own.rest_until.load() - now(); left > 0) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(left));
       continue;

@@ -45,6 +45,22 @@ public:
     run();
   }
 
+  /// While it lives one worker, where there is one, leaves its core to the owner of this, who works
+  /// beside the caller: two that took turns on a core would hold all others up.
+  class lent_core {
+  public:
+    explicit lent_core(worker_pool& pool) : pool_(pool) { ++pool_.lent_; }
+    ~lent_core() {
+      --pool_.lent_;
+      pool_.lent_.notify_all();
+    }
+    lent_core(const lent_core&) = delete;
+    lent_core& operator=(const lent_core&) = delete;
+
+  private:
+    worker_pool& pool_;
+  };
+
 private:
   static constexpr std::uint64_t closed = std::uint64_t{1} << 31;
 
@@ -59,6 +75,7 @@ private:
   bool enter(std::uint32_t turn);
   void work(int thread);
 
+  std::atomic<int> lent_{0};   ///< cores; of the last workers
   std::vector<worker> states_; ///< before the threads, which use them
   std::vector<std::thread> workers_;
   std::function<void(int)> job_;

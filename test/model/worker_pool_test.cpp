@@ -82,3 +82,26 @@ TEST_CASE("a worker that held the others up leaves its core alone, then comes ba
     loop();
   REQUIRE(by_worker > 0);
 }
+
+TEST_CASE("a lent core's worker takes no part until it is given back") {
+  worker_pool pool(2);
+  std::atomic<int> by_worker = 0;
+  const auto loop = [&] {
+    pool.split(64, 1, [&](std::int64_t, std::int64_t, int thread) {
+      by_worker += thread;
+      for (const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+           std::chrono::steady_clock::now() < end;) {
+      }
+    });
+  };
+  {
+    const worker_pool::lent_core core(pool);
+    for (int round = 0; round < 20; ++round)
+      loop();
+    REQUIRE(by_worker == 0);
+  }
+  for (int round = 0; round < 5000 && by_worker == 0; ++round)
+    loop();
+  REQUIRE(by_worker > 0);
+  const worker_pool::lent_core still(pool); // and it ends all the same
+}
