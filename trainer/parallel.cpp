@@ -50,7 +50,8 @@ rank_processes::rank_processes(const std::vector<std::string>& command, int coun
   for (int k = 1; k <= count; ++k) {
     auto arguments = command;
     for (const auto& a : {std::string("--rank"), std::to_string(k), std::string("--store"), endpoint,
-                          std::string("--timeout"), std::to_string(timeout_s)})
+                          std::string("--timeout"), std::to_string(timeout_s),
+                          std::string("--parent"), std::to_string(::getpid())})
       arguments.push_back(a);
     ids_.push_back(start_process(std::move(arguments)));
     log::info("trainer", "rank " + std::to_string(k) + " is process " + std::to_string(ids_.back()));

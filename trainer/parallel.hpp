@@ -32,7 +32,8 @@ struct rank_grid {
 /// A process of its own for each rank but 0, on this machine.
 class rank_processes {
 public:
-  /// Runs `command… --rank K --store HOST:PORT --timeout S` for K = 1 … count. \throws user_error
+  /// Runs `command… --rank K --store HOST:PORT --timeout S --parent ID` for K = 1 … count.
+  /// \throws user_error
   rank_processes(const std::vector<std::string>& command, int count, const std::string& endpoint,
                  double timeout_s);
   /// Gives them a moment to end by themselves.

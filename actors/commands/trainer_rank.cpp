@@ -5,9 +5,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include <csignal>
 #include <malloc.h>
 #include <memory>
 #include <string>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 namespace millrace {
 
@@ -21,7 +24,14 @@ void add_trainer_rank_command(CLI::App& app, int& status) {
   cmd->add_option("--rank", *rank, "1, 2, … dp·tp − 1; rank 0 is the process that `run` is")->required();
   cmd->add_option("--store", *store, "HOST:PORT at which rank 0 listens")->required();
   cmd->add_option("--timeout", *timeout, "Seconds; as trainer.parallel.timeout_s");
+  auto parent = std::make_shared<int>(0);
+  cmd->add_option("--parent", *parent, "Process that started this one, to end when it does");
   cmd->callback([=, &status] {
+    if (*parent > 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != *parent) // it has ended already
+        return;
+    }
     mallopt(M_MMAP_THRESHOLD, 1 << 30); // as run does
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     model::pool_tensor_memory();
