@@ -146,8 +146,10 @@ node_welcome hub_state::admit(const node_hello& hello) {
   m.pid = hello.pid;
   m.since = now_s(self_);
   m.state = presence::up;
-  m.counts = {{"generator", m.declared.actors.generator}, {"reward", m.declared.actors.reward}};
   options_.events("node " + hello.name + " is up (" + where(hello.host, hello.pid) + ")");
+  for (const auto& [kind, count] : m.counts) // it starts with those of the configuration
+    if (count != count_of(m.declared.actors, kind))
+      scale_node(m, kind);
   out.kind = welcome_kind::welcome;
   out.options = opening_.options;
   out.model_files = opening_.model_files;
@@ -186,6 +188,16 @@ void hub_state::remind() {
   }
 }
 
+/// Tells a node how many of a kind it is to run.
+void hub_state::scale_node(member& m, const std::string& kind) {
+  self_->request(m.agent, within(30), scale_atom::value, kind, m.counts[kind])
+    .then([](std::int64_t) {},
+          [this, node = m.declared.name, kind](const caf::error& e) {
+            options_.events("scaling " + kind + " on node " + node + " failed: "
+                            + text_of(e, self_->system()));
+          });
+}
+
 caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t count) {
   auto error = [](std::string text) {
     return caf::make_error(caf::sec::invalid_argument, std::move(text));
@@ -218,12 +230,7 @@ caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t 
     text += "\n  " + h->declared.name + ": " + std::to_string(was[h]) + " → "
             + std::to_string(h->counts[kind]);
     if (was[h] != h->counts[kind])
-      self_->request(h->agent, within(10), scale_atom::value, kind, h->counts[kind])
-        .then([](std::int64_t) {},
-              [this, node = h->declared.name, kind](const caf::error& e) {
-                options_.events("scaling " + kind + " on node " + node + " failed: "
-                                + text_of(e, self_->system()));
-              });
+      scale_node(*h, kind);
   }
   options_.events("scaled " + text);
   return text;

@@ -53,13 +53,14 @@ private:
     std::int64_t pid = 0;
     double since = 0;
     caf::actor agent;
-    std::map<std::string, std::int64_t> counts; ///< of what can be scaled
+    std::map<std::string, std::int64_t> counts; ///< of what can be scaled; outlives its process
   };
 
   node_welcome admit(const node_hello& hello);
   [[nodiscard]] std::string objection(const node_hello& hello) const;
   void lost(const caf::down_msg& down);
   void remind();
+  void scale_node(member& m, const std::string& kind);
   caf::result<std::string> scale(const std::string& kind, std::int64_t count);
   [[nodiscard]] std::string status() const;
 

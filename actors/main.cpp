@@ -1,10 +1,32 @@
 #include "actors/commands.hpp"
 #include "runtime/error.hpp"
+#include "runtime/nearest.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+/// CLI11 would only say that a command is required.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-')
+    return;
+  std::vector<std::string> known;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(command->get_name());
+  const std::string wanted = argv[1];
+  if (std::find(known.begin(), known.end(), wanted) == known.end())
+    throw millrace::user_error("found \"" + wanted + "\", expected a command"
+                               + millrace::did_you_mean(wanted, known)
+                               + "; `millrace --help` lists them");
+}
+
+} // namespace
 
 /// millrace COMMAND …: each command declares its own options in actors/commands/.
 int main(int argc, char** argv) {
@@ -30,6 +52,7 @@ int main(int argc, char** argv) {
   millrace::add_options_command(app, status);
   millrace::add_plugin_commands(app, status);
   try {
+    refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;

@@ -234,6 +234,10 @@ server::server(const server_options& options, generation::generation_service& se
   p.http.set_write_timeout(10);
   p.http.set_keep_alive_timeout(5);
   p.http.set_tcp_nodelay(true);
+  p.http.set_socket_options([](socket_t s) { // not the library's SO_REUSEPORT: one server a port
+    const int on = 1;
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  });
   if (options.port == 0)
     p.port = p.http.bind_to_any_port(options.host);
   else

@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 namespace millrace {
 
 void add_engine_arguments(CLI::App& command, engine_arguments& a) {
-  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer)")
+  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer); or a run's, for its newest checkpoint")
     ->required();
   command.add_option("--dtype", a.dtype, "Precision of the weights: fp32, bf16 or int8")
     ->check(CLI::IsMember({"fp32", "bf16", "int8"}));
@@ -25,12 +26,33 @@ void add_engine_arguments(CLI::App& command, engine_arguments& a) {
     ->check(CLI::Range(0, 1 << 24));
 }
 
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of a run's folder the newest checkpoint's model, of a checkpoint's folder its model; else as it is.
+fs::path model_folder(const fs::path& given) {
+  if (fs::exists(given / "model" / "config.json"))
+    return given / "model";
+  const auto checkpoints = fs::exists(given / "checkpoints") ? given / "checkpoints" : given;
+  std::ifstream in(checkpoints / "latest");
+  std::string newest;
+  if (std::getline(in, newest) && fs::exists(checkpoints / newest / "model" / "config.json"))
+    return checkpoints / newest / "model";
+  if (fs::exists(given / "summary.json") || fs::exists(given / "metrics.jsonl"))
+    throw user_error(given.string() + ": this run has no checkpoint yet");
+  if (!fs::exists(given / "config.json"))
+    throw user_error(given.string() + ": no model is there; expected a folder with config.json, "
+                     "safetensors and a tokenizer, or that of a run or checkpoint");
+  return given;
+}
+
+} // namespace
+
 opened_model open_model(const engine_arguments& a) {
-  const std::filesystem::path folder = a.model;
-  if (!std::filesystem::exists(folder / "config.json"))
-    throw user_error(a.model + ": no model is there; expected a folder with config.json, "
-                     "safetensors and a tokenizer");
   opened_model m;
+  m.folder = model_folder(a.model);
+  const auto& folder = m.folder;
   m.config = model::read_config(folder);
   m.tokens = model::load_tokenizer(folder);
   generation::engine_options o;

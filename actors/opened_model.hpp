@@ -2,6 +2,7 @@
 
 #include "rollout/engine.hpp"
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -13,7 +14,7 @@ namespace millrace {
 
 /// How the commands that answer with a model use the machine.
 struct engine_arguments {
-  std::string model;          ///< a Hugging Face folder
+  std::string model;          ///< a Hugging Face folder, or that of a run or checkpoint
   std::string dtype = "fp32"; ///< fp32, bf16 or int8
   std::int32_t threads = 0;   ///< 0: as many as there are cores
   std::int32_t max_batch = 32;
@@ -25,6 +26,7 @@ void add_engine_arguments(CLI::App& command, engine_arguments& a);
 
 /// A model ready to answer.
 struct opened_model {
+  std::filesystem::path folder; ///< where it was found
   model::model_config config;
   std::shared_ptr<model::tokenizer> tokens;
   std::unique_ptr<generation::engine> engine;

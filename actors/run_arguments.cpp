@@ -10,16 +10,17 @@
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <malloc.h>
 #include <sys/resource.h>
 
 namespace millrace {
 
 void run_arguments::declare(CLI::App& command) {
-  command.add_option("config,--config", config, "Configuration file (JSON, comments allowed)")->required();
-  command.add_option_function<std::uint64_t>(
-    "--seed", [this](std::uint64_t seed) { assignments.push_back("seed=" + std::to_string(seed)); },
-    "Seed of everything random; overrides the file's");
+  command.add_option("config,--config", config,
+                     "Configuration file (JSON, comments allowed); with --resume the run's own "
+                     "where none is given");
+  command.add_option("--seed", seed, "Seed of everything random; overrides the file's");
   command.add_option("--run-dir", directory,
                      "Where the run leaves its files (default: a fresh folder under runs/)");
   command.add_option("--data", data, "JSONL file of prompts: `question`, `answer` with #### N");
@@ -28,20 +29,34 @@ void run_arguments::declare(CLI::App& command) {
     ->allow_extra_args(false);
 }
 
-settings run_arguments::load() const {
+std::string run_arguments::file() const {
+  if (!config.empty())
+    return config;
+  if (resume && !directory.empty())
+    return (std::filesystem::path(directory) / "config.json").string();
+  throw user_error("which configuration? Name its file, or --run-dir DIR --resume to go on with a run");
+}
+
+std::vector<std::string> run_arguments::changes() const {
   auto all = assignments;
+  if (seed)
+    all.push_back("seed=" + std::to_string(*seed));
   if (!data.empty()) {
     all.push_back("data.source=jsonl");
     all.push_back("data.file=" + data);
   }
-  auto s = load_settings(config, all);
+  return all;
+}
+
+settings run_arguments::load() const {
+  auto s = load_settings(file(), changes());
   load_plugins(s);
   return s;
 }
 
 settings run_arguments::load_for_training() const {
   auto s = load();
-  require_files(s, config);
+  require_files(s, file());
   return s;
 }
 
@@ -51,7 +66,7 @@ std::string run_arguments::run_directory(const settings& s) const {
     return out;
   if (resume)
     throw user_error("--resume: which run? Name its folder with --run-dir DIR");
-  return fresh_run_path(config, real_clock().wall()).string();
+  return fresh_run_path(file(), real_clock().wall()).string();
 }
 
 void prepare_process() {

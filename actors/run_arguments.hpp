@@ -2,6 +2,8 @@
 
 #include "runtime/config/settings.hpp"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +16,17 @@ namespace millrace {
 /// What `run`, `node` and `up` take from the command line in common.
 struct run_arguments {
   std::string config, directory, data;
-  std::vector<std::string> assignments; ///< of --set, and what --data and --seed stand for
+  std::optional<std::uint64_t> seed;
+  std::vector<std::string> assignments; ///< of --set
   bool resume = false;
 
   /// Declares the options on a command. The struct must outlive the parsing.
   void declare(CLI::App& command);
+  /// The configuration's file: with --resume and without one, that which the run's folder holds.
+  /// \throws user_error when none is named
+  [[nodiscard]] std::string file() const;
+  /// What --set, --seed and --data change in it: path=value.
+  [[nodiscard]] std::vector<std::string> changes() const;
   [[nodiscard]] settings load() const;
   /// And the files that it names are there.
   [[nodiscard]] settings load_for_training() const;

@@ -58,6 +58,7 @@ private:
   void warm_up();
   void evaluate(std::string_view when);
   void check_resumable() const;
+  [[nodiscard]] std::string resuming_command() const;
   run_outcome train();
   nlohmann::json watch(stream& running, run_outcome& outcome);
   void finish(const std::string& how, const nlohmann::json& ledger);
@@ -118,9 +119,10 @@ void training_run::open_policy() {
   if (options_.model.path.empty() && options_.tokenizer.alphabet.empty())
     options_.tokenizer.alphabet = source_->alphabet();
   if (request_.resume) {
-    check_resumable();
     resumed_ = checkpoints_->newest();
-    if (!resumed_) // it ended before its first checkpoint: from the start
+    if (resumed_)
+      check_resumable();
+    else // it ended before its first checkpoint: from the start
       std::filesystem::remove(directory_.metrics_file());
   }
   directory_.write_config(resolved_json(options_));
@@ -140,19 +142,26 @@ void training_run::open_policy() {
   tokens_ = {policy_, &policy_->tokenizer()};
 }
 
+std::string training_run::resuming_command() const {
+  return std::string("millrace ") + (request_.cluster ? "up" : "run") + " --run-dir "
+         + directory_.path().string() + " --resume";
+}
+
 /// What the ledger and the random streams of the first part depend on must not change under it.
 void training_run::check_resumable() const {
   if (!std::filesystem::exists(directory_.config_file()))
     return;
   auto was = read_json_file(directory_.config_file());
   auto now = nlohmann::json::parse(resolved_json(options_));
-  for (const char* path : {"/seed", "/deterministic", "/data", "/tokenizer", "/rollout/eta",
-                           "/rollout/batch_size", "/rollout/group_size"}) {
-    nlohmann::json::json_pointer at(path);
+  for (const std::string path : {"seed", "deterministic", "data", "tokenizer", "rollout.eta",
+                                 "rollout.batch_size", "rollout.group_size"}) {
+    auto pointer = "/" + path;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const nlohmann::json::json_pointer at(pointer);
     if (was.contains(at) && was[at] != now[at])
-      throw user_error("--resume: " + std::string(path + 1) + " was " + was[at].dump()
-                       + " and is now " + now[at].dump() + "; a run goes on only with what it "
-                       "began with. Set it back, or start a new run");
+      throw user_error("--resume: " + path + " was " + was[at].dump() + " and is now "
+                       + now[at].dump() + "; a run goes on only with what it began with. Without a "
+                       "configuration file it takes its own: " + resuming_command());
   }
 }
 
@@ -303,7 +312,7 @@ void training_run::finish(const std::string& how, const nlohmann::json& ledger) 
   write_report(directory_);
   auto folder = directory_.path().string();
   if (how != "done")
-    screen_.line(how + "; go on with: --run-dir " + folder + " --resume");
+    screen_.line(how + "; go on with: " + resuming_command());
   char text[128];
   std::snprintf(text, sizeof text, "%d steps in %.0f s", static_cast<int>(record_.steps()),
                 stream_now() - began_);

@@ -123,6 +123,12 @@ void compare_worth(const options& how, measurements& out) {
     {"EWMA", use(old_logits_source::ewma)},
     {"EWMA with reset", use(old_logits_source::ewma, 2, 0.95)},
     {"snapshot", use(old_logits_source::snapshot)},
+    // For A < 0 nothing bounds π/π_old from above but this (1912.09729).
+    {"snapshot, dual clip 3",
+     [&](settings& s) {
+       use(old_logits_source::snapshot)(s);
+       s.algorithm.loss.params["dual_clip_c"] = 3;
+     }},
   };
   const std::uint64_t seeds = how.quick ? 1 : 3;
   std::map<std::string, std::vector<double>> found;

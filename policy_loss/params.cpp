@@ -74,12 +74,11 @@ std::vector<std::string> near_names(std::string_view name, const std::vector<std
   return result;
 }
 
-std::string unknown_name(std::string_view where, std::string_view name,
+std::string unknown_name(std::string_view where, std::string_view kind, std::string_view name,
                          const std::vector<std::string>& known) {
-  auto text = std::string(where) + ": unknown name \"" + std::string(name) + "\"";
+  auto text = std::string(where) + ": unknown " + std::string(kind) + " \"" + std::string(name) + "\"";
   auto near = near_names(name, known);
-  if (!near.empty())
-    text += "; did you mean \"" + listed(near, "\" or \"") + "\"?";
+  text += near.empty() ? "." : "; did you mean \"" + listed(near, "\" or \"") + "\"?";
   return text + " Known: " + (known.empty() ? "none" : listed(known, ", ")) + ".";
 }
 
@@ -181,7 +180,7 @@ void param_reader::finish() const {
   std::vector<std::string> known(read_.begin(), read_.end());
   for (const auto& [name, value] : params_.items())
     if (!read_.contains(name))
-      throw user_error(unknown_name(where_, name, known));
+      throw user_error(unknown_name(where_, "parameter", name, known));
 }
 
 } // namespace millrace::policy_loss

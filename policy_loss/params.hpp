@@ -74,8 +74,8 @@ private:
   std::vector<param_description> described_;
 };
 
-/// "WHERE: unknown name "x"; did you mean "y"? Known: …".
-std::string unknown_name(std::string_view where, std::string_view name,
+/// "WHERE: unknown KIND "x"; did you mean "y"? Known: …".
+std::string unknown_name(std::string_view where, std::string_view kind, std::string_view name,
                          const std::vector<std::string>& known);
 
 /// Up to three of `known` that are near to `name` by edit distance, nearest first.

@@ -43,7 +43,7 @@ public:
                                                 std::string_view where) const {
     auto found = factories_.find(name);
     if (found == factories_.end())
-      throw user_error(unknown_name(where, name, names()));
+      throw user_error(unknown_name(where, "name", name, names()));
     param_reader reader{params, where};
     auto result = found->second(reader);
     reader.finish();
@@ -54,7 +54,7 @@ public:
   [[nodiscard]] std::vector<param_description> describe(std::string_view name) const {
     auto found = factories_.find(name);
     if (found == factories_.end())
-      throw user_error(unknown_name("describe", name, names()));
+      throw user_error(unknown_name("describe", "name", name, names()));
     param_reader reader{nlohmann::json::object(), name};
     static_cast<void>(found->second(reader));
     return reader.described();

@@ -77,6 +77,7 @@ void run_directory::descriptor::reset() {
 }
 
 run_directory::run_directory(fs::path path, mode how) : path_(std::move(path)) {
+  made_ = !fs::exists(path_);
   if (how == mode::resume)
     open_for_resume(path_);
   else
@@ -85,6 +86,13 @@ run_directory::run_directory(fs::path path, mode how) : path_(std::move(path)) {
   if (how == mode::fresh)
     refuse_other_run(path_); // only now: whoever held the lock may have been about to write it
   make_folders(path_ / "checkpoints");
+}
+
+run_directory::~run_directory() {
+  if (made_ && !fs::exists(config_file())) {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
 }
 
 void run_directory::lock() {

@@ -33,6 +33,8 @@ public:
 
   /// \throws user_error when it can't be made, holds something else, or another process has it
   run_directory(std::filesystem::path path, mode how);
+  /// A folder that this made, and that never got its configuration, is removed: nothing ran in it.
+  ~run_directory();
   run_directory(const run_directory&) = delete;
   run_directory& operator=(const run_directory&) = delete;
 
@@ -62,6 +64,7 @@ private:
   void lock();
 
   std::filesystem::path path_;
+  bool made_ = false; ///< by this
   descriptor lock_;
   descriptor metrics_;
 };

@@ -38,15 +38,25 @@ nlohmann::json introspect(const run_address& run) {
   return j;
 }
 
-/// By its name, or "node/name" where several nodes have one of it.
+/// By its name, or "node/name" where several nodes have one of it; in a cluster also without the node
+/// where only one has it.
 const nlohmann::json& find_actor(const nlohmann::json& all, const std::string& wanted) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, ends;
+  const nlohmann::json* found = nullptr;
   for (const auto& a : all["actors"]) {
     auto name = a.value("name", "");
     if (name == wanted || a.value("node", "") + "/" + name == wanted)
       return a;
+    if (name.ends_with("/" + wanted)) {
+      ends.push_back(name);
+      found = &a;
+    }
     names.push_back(name);
   }
+  if (ends.size() == 1)
+    return *found;
+  if (ends.size() > 1)
+    throw user_error("inspect: several are called \"" + wanted + "\": " + quoted_list(ends));
   throw user_error("inspect: found \"" + wanted + "\", expected an actor of the run: "
                    + quoted_list(names) + did_you_mean(wanted, names));
 }

@@ -37,14 +37,15 @@ int serve(const serve_arguments& a) {
     } catch (const user_error& e) {
       std::fprintf(stderr, "no /v1/chat/completions: %s\n", e.what());
     }
-  auto folder = std::filesystem::path(a.engine.model).lexically_normal();
+  auto folder = m.folder.lexically_normal();
   if (!folder.has_filename())
     folder = folder.parent_path();
   openai::served_model served{a.name.empty() ? folder.filename().string() : a.name, m.tokens.get(),
                               chat.get(), m.context, m.config.vocab_size};
   generation::generation_service service(std::move(m.engine), {a.queue});
   openai::server server(a.server, service, served);
-  std::printf("%s: http://%s:%d/v1\n", served.name.c_str(), a.server.host.c_str(), server.port());
+  std::printf("serving %s as \"%s\" at http://%s:%d/v1; Ctrl-C ends it\n", m.folder.c_str(),
+              served.name.c_str(), a.server.host.c_str(), server.port());
   std::fflush(stdout);
   note_interrupts();
   std::thread watch([&] {

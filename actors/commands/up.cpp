@@ -61,7 +61,7 @@ local_nodes::local_nodes(const run_arguments& a)
   : arguments_(a), options_(a.load()),
     processes_([this](const std::string& name, std::string_view line) { say(name, line); }) {
   if (options_.cluster.nodes.empty())
-    throw user_error(a.config + ": cluster.nodes: is missing; `millrace run` trains in one process "
+    throw user_error(a.file() + ": cluster.nodes: is missing; `millrace run` trains in one process "
                                 "without it");
   for (const auto& n : options_.cluster.nodes)
     if (is_this_host(n.host)) {
@@ -69,7 +69,7 @@ local_nodes::local_nodes(const run_arguments& a)
       width_ = std::max(width_, n.name.size());
     }
   if (here_.empty())
-    throw user_error(a.config + ": cluster.nodes: none has this host's name or address");
+    throw user_error(a.file() + ": cluster.nodes: none has this host's name or address");
   directory_ = a.run_directory(options_);
 }
 
@@ -82,14 +82,10 @@ void local_nodes::say(const std::string& name, std::string_view line) const {
 
 void local_nodes::start(const node_settings& node) {
   std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string(), "node",
-                                   arguments_.config, "--name", node.name};
-  for (const auto& s : arguments_.assignments) {
+                                   arguments_.file(), "--name", node.name};
+  for (const auto& s : arguments_.changes()) {
     command.push_back("--set");
     command.push_back(s);
-  }
-  if (!arguments_.data.empty()) {
-    command.push_back("--data");
-    command.push_back(arguments_.data);
   }
   if (node.actors.trainer > 0) {
     command.push_back("--run-dir");
@@ -112,8 +108,7 @@ void local_nodes::ended(const node_processes::ended& e) {
   if (is_head) {
     status_ = e.status;
     if (e.status != 0 && e.status != 130 && e.status != 2)
-      say(e.name, "-- the run can go on with: millrace up " + arguments_.config + " --run-dir "
-                    + directory_ + " --resume");
+      say(e.name, "-- the run can go on with: millrace up --run-dir " + directory_ + " --resume");
     ending_since_ = now();
     return;
   }

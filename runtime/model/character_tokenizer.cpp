@@ -30,6 +30,17 @@ std::string shown(std::string_view piece, std::uint32_t code) {
   return code >= 0x20 && code != 0x7F ? "'" + std::string(piece) + "' (" + number + ")" : number;
 }
 
+/// As much of it as a message has room for, cut between characters.
+std::string beginning_of(std::string_view text) {
+  constexpr std::size_t room = 40;
+  if (text.size() <= room)
+    return std::string(text);
+  auto end = room;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U)
+    --end;
+  return std::string(text.substr(0, end)) + "…";
+}
+
 } // namespace
 
 character_tokenizer::character_tokenizer(const character_tokenizer_options& options) {
@@ -62,12 +73,10 @@ std::vector<std::int32_t> character_tokenizer::encode(std::string_view text) con
       tokens.push_back(unknown_);
     else
       throw user_error("tokenizer: character " + std::to_string(tokens.size()) + " (byte "
-                       + std::to_string(begin) + ") of \""
-                       + std::string(text.substr(begin > 20 ? begin - 20 : 0,
-                                                 std::min<std::size_t>(begin, 20)))
-                       + "\": " + shown(text.substr(begin, at - begin), code)
+                       + std::to_string(begin) + ") of \"" + beginning_of(text) + "\": "
+                       + shown(text.substr(begin, at - begin), code)
                        + " is not in the alphabet of " + std::to_string(ids_.size())
-                       + " characters; add it to tokenizer.alphabet");
+                       + " characters; a new model can have it (tokenizer.alphabet)");
   }
   return tokens;
 }

@@ -96,16 +96,18 @@ TEST_CASE("run: the whole process killed, --resume goes on from its newest check
   j["run"]["checkpoint_every"] = 40;
   auto config = write(folder.path() / "c.json", j);
   auto run = folder.path() / "run";
-  watched first({"run", config, "--run-dir", run.string()});
+  watched first({"run", config, "--run-dir", run.string(), "--seed", "6", "--set", "rollout.eta=1"});
   REQUIRE(first.says("step   50"));
   first.signal(SIGKILL);
   REQUIRE(first.ends() != 0);
   REQUIRE_FALSE(fs::exists(run / "summary.json"));
-  watched again({"run", config, "--run-dir", run.string(), "--resume"});
+  watched again({"run", "--run-dir", run.string(), "--resume"}); // by its own configuration
   INFO(first.said() << again.said());
   CHECK(again.ends() == 0);
   CHECK_THAT(again.said(), Catch::Contains("going on from v"));
   auto summary = read(run / "summary.json");
+  CHECK(summary["seed"] == 6);
+  CHECK(summary["eta"] == 1);
   CHECK(summary["steps"] == 400);
   CHECK(summary["rollouts"]["trained"] == 400 * 16);
 }
@@ -124,7 +126,7 @@ TEST_CASE("cluster: the trainer's node killed, --resume goes on from its newest 
   CHECK(first.ends() != 0);
   CHECK_THAT(first.said(), Catch::Contains("--resume")); // it says how
   CHECK(kill(first.node("gen0"), 0) != 0);
-  watched again({"up", config, "--run-dir", run.string(), "--resume"});
+  watched again({"up", "--run-dir", run.string(), "--resume"});
   INFO(again.said());
   CHECK(again.ends() == 0);
   CHECK_THAT(again.said(), Catch::Contains("going on from v"));
@@ -168,6 +170,22 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   watched scale({"scale", "generators=2", config});
   CHECK(scale.ends(30) == 0);
   CHECK_THAT(scale.said(), Catch::Contains("generator: 1 → 2"));
+  auto shows_second = [&] { // both generators of gen0 are there
+    for (int i = 0; i < 40; ++i) {
+      watched list({"inspect", "--run", (folder.path() / "run").string()});
+      if (list.ends(30) == 0 && list.said().find("gen0/generator-1") != std::string::npos)
+        return true;
+    }
+    return false;
+  };
+  CHECK(shows_second());
+  const auto first_life = up.node("gen0");
+  kill(first_life, SIGKILL);
+  REQUIRE(up.says("node gen0 is gone"));
+  for (int i = 0; i < 300 && up.node("gen0") == first_life; ++i)
+    up.says("never said", 0.1);
+  CHECK(up.node("gen0") != first_life);
+  CHECK(shows_second()); // it comes back as it was scaled
   CHECK(cut_off(silent, 15)); // connected a while ago, and nobody has ever spoken
   CHECK(watched({"down", config}).ends(60) == 0);
   CHECK(up.ends(30) == 130);

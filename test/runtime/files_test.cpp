@@ -125,6 +125,20 @@ TEST_CASE("a run directory is never overwritten, and is held by one") {
                    "can't make this folder"));
 }
 
+TEST_CASE("a run directory in which nothing began isn't left behind") {
+  scratch dir;
+  { run_directory failed(dir.path() / "a", run_directory::mode::fresh); }
+  REQUIRE_FALSE(fs::exists(dir.path() / "a"));
+  fs::create_directory(dir.path() / "b"); // somebody else's folder stays
+  { run_directory failed(dir.path() / "b", run_directory::mode::fresh); }
+  REQUIRE(fs::exists(dir.path() / "b"));
+  {
+    run_directory begun(dir.path() / "c", run_directory::mode::fresh);
+    begun.write_config("{}");
+  }
+  REQUIRE(fs::exists(dir.path() / "c" / "config.json"));
+}
+
 TEST_CASE("metrics: whole lines, rewound at a resume") {
   scratch dir;
   run_directory run(dir.path() / "run", run_directory::mode::fresh);
