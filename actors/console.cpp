@@ -39,11 +39,13 @@ void console::progress(std::string_view stage, double done, std::string_view tex
   done = std::clamp(done, 0.0, 1.0);
   auto percent = std::to_string(static_cast<int>(done * 100)) + "%";
   if (!terminal_) {
-    auto tenths = static_cast<int>(done * 10);
-    if (stage == stage_ && tenths <= tenths_)
+    const auto tenths = static_cast<int>(done * 10);
+    const auto now = std::chrono::steady_clock::now();
+    if (stage == stage_ && tenths <= tenths_ && now < shown_ + std::chrono::seconds(20))
       return;
     stage_ = stage;
     tenths_ = tenths;
+    shown_ = now;
     std::printf("%.*s %s  %.*s\n", static_cast<int>(stage.size()), stage.data(), percent.c_str(),
                 static_cast<int>(text.size()), text.data());
     std::fflush(stdout);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -8,7 +9,7 @@ namespace millrace {
 
 /// Standard output as people watch it: lines that scroll, and below them, on a terminal, one bar
 /// that shows how far the present stage is. Where output is not a terminal the bar becomes a plain
-/// line every tenth of the way. Thread-safe; log lines go through here too, so nothing is torn.
+/// line every tenth of the way, and every 20 s. Thread-safe; log lines go through here too, so nothing is torn.
 class console {
 public:
   /// `quiet`: shows nothing but warnings and errors.
@@ -33,6 +34,7 @@ private:
   std::string bar_;
   std::string stage_;
   int tenths_ = -1;
+  std::chrono::steady_clock::time_point shown_; ///< the last plain line of progress
 };
 
 } // namespace millrace

@@ -32,6 +32,29 @@ inline std::string text_of(const caf::error& e, const caf::actor_system& system)
       && e.code() == static_cast<std::uint8_t>(caf::sec::runtime_error)
       && e.context().match_elements<std::string>())
     return e.context().get_as<std::string>(0);
+  if (e.category() == caf::atom("system"))
+    switch (static_cast<caf::sec>(e.code())) {
+    case caf::sec::cannot_connect_to_node:
+      return "nobody listens there";
+    case caf::sec::cannot_open_port:
+      return "the port can't be had";
+    case caf::sec::connection_timeout:
+    case caf::sec::request_timeout:
+      return "no answer in time";
+    case caf::sec::request_receiver_down:
+      return "it ended before it answered";
+    default:
+      break;
+    }
+  if (e.category() == caf::atom("exit"))
+    switch (static_cast<caf::exit_reason>(e.code())) {
+    case caf::exit_reason::remote_link_unreachable:
+      return "its connection broke";
+    case caf::exit_reason::user_shutdown:
+      return "it was ended";
+    default:
+      break;
+    }
   return system.render(e);
 }
 

@@ -4,6 +4,7 @@
 #include "actors/monitor.hpp"
 #include "actors/policy_backend.hpp"
 #include "actors/stream.hpp"
+#include "actors/top_view.hpp"
 #include "rollout/tokenized_feed.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
@@ -205,6 +206,7 @@ void training_run::make_parts() {
 void training_run::warm_up() {
   const auto& w = options_.warmup;
   auto stops = tokens_->stop_tokens();
+  const auto since = stream_now();
   std::int64_t position = source_->epoch_size() * 1'000'000; // apart from what RL will see next
   for (std::int32_t step = 1; step <= w.steps && !interrupted(); ++step) {
     std::vector<trainer::demonstration> batch;
@@ -223,9 +225,10 @@ void training_run::warm_up() {
     record_.warmed_up(step, {{"loss", stats.loss},
                              {"token_accuracy", stats.token_accuracy},
                              {"grad_norm", stats.grad_norm}});
-    char text[96];
-    std::snprintf(text, sizeof text, "step %d/%d, loss %.3f, token accuracy %.3f", step, w.steps,
-                  stats.loss, stats.token_accuracy);
+    char text[128];
+    std::snprintf(text, sizeof text, "step %d/%d, loss %.3f, token accuracy %.3f, at most %s left",
+                  step, w.steps, stats.loss, stats.token_accuracy,
+                  short_duration((stream_now() - since) / step * (w.steps - step)).c_str());
     screen_.progress("warm-up", static_cast<double>(step) / w.steps, text);
     if (step % 50 == 1)
       stage("warming up, step " + std::to_string(step) + " of at most " + std::to_string(w.steps));

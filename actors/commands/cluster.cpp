@@ -23,7 +23,7 @@ public:
   explicit hub_line(const std::string& config) : options_(load_settings(config)), link_(checked()) {
     // A busy host may answer late; where nobody listens, that is said at once.
     std::string why;
-    for (int tries = 0; !hub_ && tries < 5 && (tries == 0 || why.find("timeout") != why.npos); ++tries)
+    for (int tries = 0; !hub_ && tries < 5 && (tries == 0 || why == "no answer in time"); ++tries)
       hub_ = link_.connect(*options_.cluster.head(), why);
     if (!hub_)
       throw user_error("no cluster answers at " + place() + " (" + why

@@ -21,7 +21,11 @@ namespace {
 /// What a run will take, as far as its settings tell.
 void print_memory(const model::model_config& shape, const settings& s) {
   auto items = trainer::run_memory(shape, s);
-  std::printf("memory at its most, predicted:\n");
+  const auto ranks = s.trainer.parallel.dp * s.trainer.parallel.tp;
+  std::printf("memory at its most, predicted%s:\n",
+              ranks > 1 ? (", of the first of " + std::to_string(ranks)
+                           + " processes of the trainer; the others need its trainer's lines").c_str()
+                        : "");
   for (const auto& i : items)
     std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
                 i.how.c_str());
@@ -37,10 +41,17 @@ void add_check_command(CLI::App& app, int& status) {
   cmd->add_option("config", *file, "Configuration file")->required();
   cmd->add_option("--set", *assignments, "path=value, as for run; may be repeated")
     ->allow_extra_args(false);
+  auto data = std::make_shared<std::string>();
+  cmd->add_option("--data", *data, "JSONL file of prompts, as for run");
   auto nodes = std::make_shared<bool>(false);
   cmd->add_flag("--nodes", *nodes, "Only print the cluster's nodes: name, tab, host");
   cmd->callback([=, &status] {
-    auto s = load_settings(*file, *assignments);
+    auto changes = *assignments;
+    if (!data->empty()) {
+      changes.push_back("data.source=jsonl");
+      changes.push_back("data.file=" + *data);
+    }
+    auto s = load_settings(*file, changes);
     if (*nodes) {
       for (const auto& n : s.cluster.nodes)
         std::printf("%s\t%s\n", n.name.c_str(), n.host.c_str());

@@ -10,12 +10,16 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 
 namespace millrace {
@@ -24,6 +28,19 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Whether the port can be listened at now.
+bool is_free(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool free = bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0 && listen(fd, 1) == 0;
+  close(fd);
+  return free || errno == EACCES; // which the node says better
 }
 
 /// The processes of this host, from their start to the end of the last.
@@ -70,6 +87,10 @@ local_nodes::local_nodes(const run_arguments& a)
     }
   if (here_.empty())
     throw user_error(a.file() + ": cluster.nodes: none has this host's name or address");
+  if (const auto* head = options_.cluster.head(); is_this_host(head->host) && !is_free(head->port))
+    throw user_error("cluster.nodes: port " + std::to_string(head->port) + " of node " + head->name
+                     + " is taken, perhaps by this cluster, already up (`millrace status`); set "
+                       "another, or stop what holds it");
   directory_ = a.run_directory(options_);
 }
 
