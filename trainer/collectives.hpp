@@ -80,6 +80,10 @@ public:
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// Gloo between the processes that call this with the same name. \throws rank_lost
   virtual std::unique_ptr<collectives> group(const std::string& name, int rank, int size) = 0;
+  /// A rank other than 0 says that it is there. \throws rank_lost
+  virtual void arrive() = 0;
+  /// How many have said so.
+  virtual std::int64_t arrived() = 0;
   /// A message by number, for all to read; the one before it must have been read by then, and is
   /// forgotten (number 0 never is). The reader waits as long as rank 0's process lives.
   /// \throws rank_lost when it is gone

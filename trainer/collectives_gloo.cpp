@@ -105,6 +105,9 @@ public:
     }
   }
 
+  void arrive() override { count(1); }
+  std::int64_t arrived() override { return count(0); }
+
   void post(std::int64_t number, const std::string& message) override {
     try {
       store_->set(key(number), std::vector<std::uint8_t>(message.begin(), message.end()));
@@ -130,6 +133,14 @@ public:
   }
 
 private:
+  std::int64_t count(std::int64_t more) {
+    try {
+      return store_->add("arrived", more);
+    } catch (const std::exception& e) {
+      throw rank_lost("trainer rank 0 is gone: " + first_line(e.what()));
+    }
+  }
+
   static std::string key(std::int64_t number) { return "message/" + std::to_string(number); }
 
   bool local_;

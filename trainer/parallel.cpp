@@ -113,6 +113,7 @@ std::shared_ptr<rank_mesh> rank_mesh::lead(rank_grid grid, std::unique_ptr<rende
 
 std::shared_ptr<rank_mesh> rank_mesh::join(int rank, std::unique_ptr<rendezvous> meeting) {
   rank_grid grid;
+  meeting->arrive();
   auto text = meeting->read(0);
   ensure(std::sscanf(text.c_str(), "%d %d", &grid.dp, &grid.tp) == 2,
          "rank 0 posted no grid: " + text);
@@ -166,6 +167,22 @@ std::vector<std::string> default_rank_command() {
   return {std::filesystem::read_symlink("/proc/self/exe").string(), "trainer-rank"};
 }
 
+namespace {
+
+/// Until all processes are there: one that ends before, whatever of, is told at once, where Gloo would
+/// wait for it until the time-out.
+void await_arrivals(rendezvous& meeting, rank_processes& processes, int count,
+                    std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (meeting.arrived() < count && std::chrono::steady_clock::now() < end) {
+    if (auto how = processes.ended(); !how.empty())
+      throw rank_lost(how + " before training began");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+} // namespace
+
 std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std::string>& command) {
   const auto& p = s.trainer.parallel;
   rank_grid grid{p.dp, p.tp};
@@ -174,9 +191,11 @@ std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std:
   auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(p.timeout_s * 1000));
   auto meeting = rendezvous::host(static_cast<std::uint16_t>(p.port), timeout, p.spawn);
   std::unique_ptr<rank_processes> processes;
-  if (p.spawn)
-    processes = std::make_unique<rank_processes>(command, grid.ranks() - 1,
-                                                 "127.0.0.1:" + std::to_string(meeting->port()), p.timeout_s);
+  if (p.spawn) {
+    processes = std::make_unique<rank_processes>(
+      command, grid.ranks() - 1, "127.0.0.1:" + std::to_string(meeting->port()), p.timeout_s);
+    await_arrivals(*meeting, *processes, grid.ranks() - 1, timeout);
+  }
   return rank_mesh::lead(grid, std::move(meeting), std::move(processes));
 }
 

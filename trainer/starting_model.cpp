@@ -34,7 +34,7 @@ model::loaded_model model_from_folder(const settings& s, const std::filesystem::
                                       const std::string& where) {
   auto loaded = model::load_model(folder);
   if (!loaded.tokens)
-    throw user_error(where + ": " + folder.string() + " has no tokenizer.json");
+    throw user_error(where + ": " + folder.string() + " has no tokenizer");
   if (loaded.tokens->vocabulary_size() > loaded.network.config().vocab_size)
     throw user_error(where + ": the tokenizer in " + folder.string() + " has "
                      + std::to_string(loaded.tokens->vocabulary_size())

@@ -218,6 +218,15 @@ TEST_CASE("a checkpoint goes on with another dp and tp", "[ranks]") {
   require_equal(take(p, 1, 3), alone);
 }
 
+TEST_CASE("a rank that ends while it starts is told at once", "[ranks]") {
+  settings s;
+  s.trainer.parallel = {.dp = 2, .timeout_s = 100};
+  const auto began = std::chrono::steady_clock::now();
+  REQUIRE_THROWS_WITH(start_ranks(s, {"/bin/false"}),
+                      Catch::Contains("trainer rank 1 ended with status 1 before training began"));
+  REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+}
+
 TEST_CASE("a killed rank is noticed at once, a stopped one at the time-out", "[ranks]") {
   at::set_num_threads(1);
   using clock = std::chrono::steady_clock;
