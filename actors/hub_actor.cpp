@@ -30,6 +30,10 @@ std::string config_differences(const std::string& mine, const std::string& their
     j->erase("log");
     j->erase("monitor");
   }
+  // The trainer's node fills it in from the prompts; a run that goes on has it from its folder.
+  if (a["tokenizer"].value("alphabet", "").empty() || b["tokenizer"].value("alphabet", "").empty())
+    for (auto* j : {&a, &b})
+      (*j)["tokenizer"].erase("alphabet");
   auto x = a.flatten(), y = b.flatten();
   std::string out;
   int more = 0;

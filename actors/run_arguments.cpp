@@ -11,7 +11,6 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
-#include <malloc.h>
 #include <sys/resource.h>
 
 namespace millrace {
@@ -70,9 +69,6 @@ std::string run_arguments::run_directory(const settings& s) const {
 }
 
 void prepare_process() {
-  // Page faults are dear: keep what tensors gave back.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   model::pool_tensor_memory();
   // Strangers at a port, and generators in numbers, cost descriptors.
   rlimit files{};

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <malloc.h>
 #include <string>
 
 namespace millrace::bench {
@@ -101,8 +100,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // As `millrace run` sets them: page faults are dear, and UCX would catch signals.
   setenv("UCX_ERROR_SIGNALS", "", 0);
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   millrace::model::pool_tensor_memory();
   try {
     return millrace::bench::run(argc, argv);

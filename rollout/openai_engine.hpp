@@ -20,7 +20,7 @@ struct openai_endpoint {
   std::string model; ///< its name there; empty: the only one
   /// Each version is saved here, for the server to load: a folder that both machines see.
   std::filesystem::path folder;
-  std::string reload = "/reload"; ///< called with {"path": FOLDER}
+  std::string reload = "/reload"; ///< called with {reload_field: FOLDER}
   std::string reload_field = "path"; ///< what it calls that: "model_path" in SGLang
   double timeout_s = 60;          ///< without a sign of life
 

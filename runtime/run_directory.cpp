@@ -89,10 +89,9 @@ run_directory::run_directory(fs::path path, mode how) : path_(std::move(path)) {
 }
 
 run_directory::~run_directory() {
-  if (made_ && !fs::exists(config_file())) {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
+  std::error_code unknown;
+  if (made_ && !fs::exists(config_file(), unknown) && !unknown)
+    fs::remove_all(path_, unknown);
 }
 
 void run_directory::lock() {

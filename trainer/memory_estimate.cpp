@@ -142,6 +142,12 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
   auto items = trainer_memory(c, s);
   auto n = parameters_of(c);
   items.push_back({"weight sync: published", "two versions", 2 * n * bytes_per_weight(s.generator.dtype)});
+  if (s.weight_sync.delta) {
+    const auto version = n * bytes_per_weight(s.generator.dtype);
+    items.push_back({"weight sync: changes", "beside each of the two versions", version});
+    items.push_back({"generators: as published", "to change, weight_sync.delta",
+                     s.generator.count * version});
+  }
   auto length = c.max_position_embeddings; // prompt and answer
   auto cache_tokens = s.generator.kv_cache_tokens > 0
                         ? s.generator.kv_cache_tokens

@@ -40,6 +40,8 @@ bool encode_delta(std::span<const std::byte> before, std::span<const std::byte> 
     if (sizeof(std::uint32_t) + steps.size() + values.size() >= limit)
       return false;
   }
+  if (sizeof(std::uint32_t) >= limit && values.empty()) // nothing has changed, and no room to say so
+    return false;
   auto count = static_cast<std::uint32_t>(steps.size());
   auto start = out.size();
   out.resize(start + sizeof(count));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <tuple>
 #include <optional>
 
 namespace millrace::weightsync {
@@ -109,15 +110,13 @@ private:
   }
 
   ways& ways_to(const remote_region& region) {
-    auto [it, fresh] = known_.try_emplace({region.peer, region.key});
-    auto& w = it->second;
-    if (!fresh)
-      return w;
-    if (region.transport != "ucx+tcp") {
-      known_.erase(it);
+    const std::tuple key{region.peer, region.key, region.address};
+    if (auto it = known_.find(key); it != known_.end())
+      return it->second;
+    if (region.transport != "ucx+tcp")
       throw user_error("weight_sync: the publisher uses the transport \"" + region.transport
                        + "\", but this receiver \"ucx+tcp\"");
-    }
+    ways w;
     auto [ucx_peer, socket_peer] = split(region.peer);
     auto [ucx_key, socket_key] = split(region.key);
     w.ucx = w.sockets = region;
@@ -127,12 +126,12 @@ private:
     w.sockets.transport = "tcp";
     w.sockets.peer = socket_peer;
     w.sockets.key = socket_key;
-    return w;
+    return known_.emplace(key, std::move(w)).first->second;
   }
 
   std::unique_ptr<ucx_reader> ucx_;
   std::unique_ptr<reader> sockets_;
-  std::map<std::pair<std::string, std::string>, ways> known_; // by peer and key
+  std::map<std::tuple<std::string, std::string, std::uint64_t>, ways> known_; // by peer, key, address
   std::size_t open_ucx_ = 0;
   std::size_t open_sockets_ = 0;
 };

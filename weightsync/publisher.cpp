@@ -162,6 +162,7 @@ std::vector<publisher::share> publisher::shares() const {
 void publisher::add_delta(std::size_t before, dtype type, shard& s,
                           std::span<const std::byte> region, std::size_t space, share& mine) const {
   auto used = mine.changes.size();
+  ensure(used <= space, "the changes of a version overran their room");
   auto old = slots_[before]->memory().subspan(s.offset, s.length);
   if (!encode_delta(old, region.subspan(s.offset, s.length), size_of(type),
                     std::min<std::size_t>(s.length, space - used), mine.changes))
@@ -176,7 +177,7 @@ void publisher::fill_share(std::span<const tensor_view> tensors,
                            std::span<const std::vector<float>> scales, std::span<std::byte> memory,
                            std::optional<std::size_t> before, manifest& m, share& mine) const {
   auto& device = device_for(memory_);
-  auto space = (memory.size() - packing_->bytes) / std::max<std::size_t>(options_.threads, 1);
+  auto space = (memory.size() - packing_->bytes) / shares().size();
   const auto& pieces = packing_->pieces;
   bool large = packing_->bytes >= one_pass_bytes;
   stopwatch watch;

@@ -1,11 +1,11 @@
 #include "weightsync/socket_server.hpp"
 
 #include "runtime/error.hpp"
+#include "weightsync/quiet_thread.hpp"
 #include "weightsync/stopwatch.hpp"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <deque>
 
@@ -62,11 +61,11 @@ void prepare(int fd) {
     set(SOL_SOCKET, SO_SNDBUF, 256 << 10U);
 }
 
-void add(int events, int fd, std::uint32_t what) {
+bool add(int events, int fd, std::uint32_t what) {
   epoll_event e{};
   e.events = what;
   e.data.fd = fd;
-  ensure(::epoll_ctl(events, EPOLL_CTL_ADD, fd, &e) == 0, "a socket can't be watched");
+  return ::epoll_ctl(events, EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
 } // namespace
@@ -92,18 +91,12 @@ socket_server::socket_server(const std::vector<std::string>& hosts, double patie
   ensure(events_ && wake_, "no descriptors are left for weight sync");
   peer_.label = process_label();
   peer_.server = random_secret();
-  add(events_.get(), wake_.get(), EPOLLIN);
+  ensure(add(events_.get(), wake_.get(), EPOLLIN), "a descriptor can't be watched");
   for (const auto& h : hosts) {
     listeners_.push_back(listen_at(h, peer_.endpoints.emplace_back()));
-    add(events_.get(), listeners_.back().get(), EPOLLIN);
+    ensure(add(events_.get(), listeners_.back().get(), EPOLLIN), "a socket can't be watched");
   }
-  // Signals are for the threads that wait for them.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quiet_thread([this] { run(); });
 }
 
 socket_server::~socket_server() {
@@ -130,11 +123,12 @@ void socket_server::run() {
   while (!stop_) {
     auto n = ::epoll_wait(events_.get(), due.data(), static_cast<int>(due.size()),
                           strangers_ > 0 ? 500 : -1);
+    std::vector<int> knocked; // after the others: a newcomer may get the number of one that is closed
     for (int i = 0; i < n; ++i) {
       auto fd = due[static_cast<std::size_t>(i)].data.fd;
       if (std::any_of(listeners_.begin(), listeners_.end(),
                       [&](const auto& l) { return l.get() == fd; })) {
-        admit(fd);
+        knocked.push_back(fd);
         continue;
       }
       auto it = connections_.find(fd);
@@ -143,6 +137,8 @@ void socket_server::run() {
       strangers_ -= it->second->greeted ? 0 : 1;
       connections_.erase(it);
     }
+    for (auto listener : knocked)
+      admit(listener);
     if (strangers_ > 0)
       turn_away(now_s() - patience_s_);
   }
@@ -166,7 +162,8 @@ void socket_server::admit(int listener) {
     c->since = now_s();
     c->fd = std::move(fd);
     auto number = c->fd.get();
-    add(events_.get(), number, EPOLLIN);
+    if (!add(events_.get(), number, EPOLLIN))
+      continue; // no memory to watch it: it is closed, and may come again
     connections_[number] = std::move(c);
     ++strangers_;
   }
@@ -198,14 +195,15 @@ bool socket_server::receive(connection& c) {
 bool socket_server::take_in(connection& c) {
   std::size_t at = 0;
   if (!c.greeted) {
-    socket_greeting expected;
-    expected.server = peer_.server;
-    socket_greeting said = expected;
+    const socket_greeting expected;
+    socket_greeting said;
     std::memcpy(&said, c.in.data(), std::min(c.have, sizeof said));
-    if (said.magic != expected.magic || !same(said.server, expected.server))
+    if (said.magic != expected.magic)
       return false;
-    if (c.have < sizeof said)
+    if (c.have < sizeof said) // the secret is judged whole: a part would tell who guesses it
       return true;
+    if (!same(said.server, peer_.server))
+      return false;
     c.greeted = true;
     --strangers_;
     at = sizeof said;

@@ -1,22 +1,14 @@
 #include "weightsync/ucx_caretaker.hpp"
 
+#include "weightsync/quiet_thread.hpp"
 #include "weightsync/ucx_reader.hpp"
 
-#include <pthread.h>
-
 #include <chrono>
-#include <csignal>
 
 namespace millrace::weightsync {
 
 ucx_caretaker::ucx_caretaker() {
-  // Signals are for the threads that wait for them.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quiet_thread([this] { run(); });
 }
 
 ucx_caretaker::~ucx_caretaker() {

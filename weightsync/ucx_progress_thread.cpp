@@ -1,23 +1,16 @@
 #include "weightsync/ucx_progress_thread.hpp"
 
-#include <pthread.h>
+#include "weightsync/quiet_thread.hpp"
+
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include <csignal>
 
 namespace millrace::weightsync {
 
 ucx_progress_thread::ucx_progress_thread(std::shared_ptr<ucx_context> context)
   : worker_(std::move(context)), address_(worker_.address()),
     wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  // Signals are for the threads that wait for them.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = quiet_thread([this] { run(); });
 }
 
 ucx_progress_thread::~ucx_progress_thread() {

@@ -142,6 +142,8 @@ int list_actors(const inspect_arguments& a) {
 }
 
 int inspect(const inspect_arguments& a) {
+  if (a.actor.empty() && a.follow)
+    throw user_error("--follow: which actor? `millrace inspect` lists them");
   if (a.actor.empty())
     return list_actors(a);
   auto run = find_run(a.run);

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 
 #include <csignal>
-#include <malloc.h>
 #include <memory>
 #include <string>
 #include <sys/prctl.h>
@@ -32,8 +31,6 @@ void add_trainer_rank_command(CLI::App& app, int& status) {
       if (getppid() != *parent) // it has ended already
         return;
     }
-    mallopt(M_MMAP_THRESHOLD, 1 << 30); // as run does
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
     model::pool_tensor_memory();
     trainer::follow_rank(*rank, *store, *timeout, load_plugins);
     status = 0;

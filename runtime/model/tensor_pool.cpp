@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdlib>
 #include <list>
+#include <malloc.h>
 #include <map>
 #include <mutex>
 #include <new>
@@ -137,6 +138,8 @@ public:
 } // namespace
 
 void pool_tensor_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   static pool_allocator allocator;
   c10::SetCPUAllocator(&allocator, 1);
 }

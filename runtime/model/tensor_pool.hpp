@@ -11,7 +11,8 @@ namespace millrace::model {
 /// holes that fit nothing, and fresh memory for each tensor would cost a page fault for each page.
 ///
 /// Blocks that are free are given back to the system as soon as they, with what is in use, would be
-/// more than a little above the most that was ever in use. Call it once, early.
+/// more than a little above the most that was ever in use. malloc(), which has the smaller ones, is told
+/// to keep what it was given back. Call it once, early.
 void pool_tensor_memory();
 
 struct tensor_pool_usage {

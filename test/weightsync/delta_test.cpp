@@ -41,6 +41,10 @@ TEST_CASE("an unchanged shard takes a few bytes, a new one is refused") {
   REQUIRE(encode_delta(a, a, 2, a.size(), out));
   REQUIRE(out.size() == 4);
   REQUIRE_FALSE(encode_delta(a, b, 2, a.size(), out));
+  for (std::size_t room = 0; room <= 4; ++room) // as a publisher with little of it left asks
+    REQUIRE_FALSE(encode_delta(a, a, 2, room, out));
+  REQUIRE(out.size() == 4);
+  REQUIRE(encode_delta(a, a, 2, 5, out));
 }
 
 TEST_CASE("damaged deltas never write outside") {
