@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 namespace millrace {
 
@@ -34,12 +35,20 @@ namespace fs = std::filesystem;
 fs::path model_folder(const fs::path& given) {
   if (fs::exists(given / "model" / "config.json"))
     return given / "model";
-  const auto checkpoints = fs::exists(given / "checkpoints") ? given / "checkpoints" : given;
+  const bool run = fs::exists(given / "checkpoints");
+  const auto checkpoints = run ? given / "checkpoints" : given;
   std::ifstream in(checkpoints / "latest");
   std::string newest;
   if (std::getline(in, newest) && fs::exists(checkpoints / newest / "model" / "config.json"))
     return checkpoints / newest / "model";
-  if (fs::exists(given / "summary.json") || fs::exists(given / "metrics.jsonl"))
+  std::vector<fs::path> models; // where `latest` is damaged: the last by name
+  if (run)
+    for (const auto& entry : fs::directory_iterator(checkpoints))
+      if (fs::exists(entry.path() / "model" / "config.json"))
+        models.push_back(entry.path() / "model");
+  if (!models.empty())
+    return *std::max_element(models.begin(), models.end());
+  if (run)
     throw user_error(given.string() + ": this run has no checkpoint yet");
   if (!fs::exists(given / "config.json"))
     throw user_error(given.string() + ": no model is there; expected a folder with config.json, "

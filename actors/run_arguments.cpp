@@ -39,7 +39,7 @@ std::string run_arguments::file() const {
 std::vector<std::string> run_arguments::changes() const {
   auto all = assignments;
   if (seed)
-    all.push_back("seed=" + std::to_string(*seed));
+    all.push_back("seed=" + *seed);
   if (!data.empty()) {
     all.push_back("data.source=jsonl");
     all.push_back("data.file=" + data);

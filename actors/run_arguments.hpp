@@ -2,7 +2,6 @@
 
 #include "runtime/config/settings.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +15,7 @@ namespace millrace {
 /// What `run`, `node` and `up` take from the command line in common.
 struct run_arguments {
   std::string config, directory, data;
-  std::optional<std::uint64_t> seed;
+  std::optional<std::string> seed;
   std::vector<std::string> assignments; ///< of --set
   bool resume = false;
 

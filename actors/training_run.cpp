@@ -58,6 +58,7 @@ private:
   void make_parts();
   void warm_up();
   void evaluate(std::string_view when);
+  void start_over();
   void check_resumable() const;
   [[nodiscard]] std::string resuming_command() const;
   run_outcome train();
@@ -105,6 +106,12 @@ training_run::training_run(const run_request& request)
     log::warning("configuration", remark);
   for (const auto& remark : trainer::check_algorithm(options_))
     log::warning("configuration", remark);
+  if (const auto shape = trainer::model_shape(options_)) {
+    const auto needs = trainer::total(trainer::run_memory(*shape, options_));
+    if (const auto has = trainer::physical_memory_bytes(); needs > has)
+      log::warning("memory", "up to " + trainer::bytes_text(needs) + " may be needed (`millrace check` "
+                               "tells for what), and this machine has " + trainer::bytes_text(has));
+  }
   if (request.cluster)
     cluster_ = std::make_unique<cluster_head>(options_, monitor_.tree(), [this] { stop_ = true; });
   else
@@ -123,8 +130,8 @@ void training_run::open_policy() {
     resumed_ = checkpoints_->newest();
     if (resumed_)
       check_resumable();
-    else // it ended before its first checkpoint: from the start
-      std::filesystem::remove(directory_.metrics_file());
+    else
+      start_over();
   }
   directory_.write_config(resolved_json(options_));
   if (options_.algorithm.snapshot.folder.empty())
@@ -143,6 +150,15 @@ void training_run::open_policy() {
   tokens_ = {policy_, &policy_->tokenizer()};
 }
 
+/// A run that ended before its first checkpoint, or lost them: what it measured is put aside.
+void training_run::start_over() {
+  log::warning("checkpoints", "there is none in " + (directory_.path() / "checkpoints").string()
+                                + ": starting from the beginning");
+  if (std::filesystem::exists(directory_.metrics_file()))
+    std::filesystem::rename(directory_.metrics_file(),
+                            directory_.path() / "metrics.before-resume.jsonl");
+}
+
 std::string training_run::resuming_command() const {
   return std::string("millrace ") + (request_.cluster ? "up" : "run") + " --run-dir "
          + directory_.path().string() + " --resume";
@@ -154,8 +170,9 @@ void training_run::check_resumable() const {
     return;
   auto was = read_json_file(directory_.config_file());
   auto now = nlohmann::json::parse(resolved_json(options_));
-  for (const std::string path : {"seed", "deterministic", "data", "tokenizer", "rollout.eta",
-                                 "rollout.batch_size", "rollout.group_size"}) {
+  for (const std::string path : {"seed", "deterministic", "data", "tokenizer", "model.architecture",
+                                 "algorithm.critic.kind", "rollout.eta", "rollout.batch_size",
+                                 "rollout.group_size"}) {
     auto pointer = "/" + path;
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     const nlohmann::json::json_pointer at(pointer);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <unistd.h>
 
 namespace millrace::trainer {
 
@@ -184,6 +185,10 @@ std::string bytes_text(std::int64_t bytes) {
   auto b = static_cast<double>(bytes);
   std::snprintf(text, sizeof text, b < 1e9 ? "%.1f MB" : "%.2f GB", b < 1e9 ? b / 1e6 : b / 1e9);
   return text;
+}
+
+std::int64_t physical_memory_bytes() {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
 } // namespace millrace::trainer

@@ -45,4 +45,7 @@ std::int64_t total(const std::vector<memory_item>& items);
 /// "1.25 GB"
 std::string bytes_text(std::int64_t bytes);
 
+/// Of this machine.
+std::int64_t physical_memory_bytes();
+
 } // namespace millrace::trainer

@@ -29,7 +29,9 @@ void print_memory(const model::model_config& shape, const settings& s) {
   for (const auto& i : items)
     std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
                 i.how.c_str());
-  std::printf("  %-26s %10s\n", "together", trainer::bytes_text(trainer::total(items)).c_str());
+  const auto needs = trainer::total(items), has = trainer::physical_memory_bytes();
+  std::printf("  %-26s %10s%s\n", "together", trainer::bytes_text(needs).c_str(),
+              needs > has ? ("  more than this machine's " + trainer::bytes_text(has)).c_str() : "");
 }
 
 } // namespace
