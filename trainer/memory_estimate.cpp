@@ -25,6 +25,23 @@ std::int64_t bytes_per_weight(weight_dtype t) {
 
 } // namespace
 
+model::model_config architecture_shape(const settings& s, std::int64_t vocabulary) {
+  const auto& a = s.model.architecture;
+  model::model_config c;
+  c.vocab_size = vocabulary;
+  c.hidden_size = a.hidden;
+  c.intermediate_size = a.intermediate;
+  c.num_hidden_layers = a.layers;
+  c.num_attention_heads = a.heads;
+  c.num_key_value_heads = a.kv_heads;
+  c.head_dim = a.hidden / a.heads;
+  c.max_position_embeddings = a.max_positions;
+  c.rms_norm_eps = a.norm_eps;
+  c.rope_theta = a.rope_theta;
+  c.tie_word_embeddings = a.tie_embeddings;
+  return c;
+}
+
 std::optional<model::model_config> model_shape(const settings& s) {
   if (!s.model.path.empty()) {
     try {
@@ -33,19 +50,8 @@ std::optional<model::model_config> model_shape(const settings& s) {
       return std::nullopt; // told elsewhere
     }
   }
-  const auto& a = s.model.architecture;
-  model::model_config c;
-  c.vocab_size = s.tokenizer.alphabet.empty() ? 100
-                                              : static_cast<std::int64_t>(s.tokenizer.alphabet.size()) + 3;
-  c.hidden_size = a.hidden;
-  c.intermediate_size = a.intermediate;
-  c.num_hidden_layers = a.layers;
-  c.num_attention_heads = a.heads;
-  c.num_key_value_heads = a.kv_heads;
-  c.head_dim = a.hidden / a.heads;
-  c.max_position_embeddings = a.max_positions;
-  c.tie_word_embeddings = a.tie_embeddings;
-  return c;
+  const auto& alphabet = s.tokenizer.alphabet;
+  return architecture_shape(s, alphabet.empty() ? 100 : static_cast<std::int64_t>(alphabet.size()) + 3);
 }
 
 std::int64_t parameters_of(const model::model_config& c, std::int64_t tp) {

@@ -10,6 +10,9 @@
 
 namespace millrace::trainer {
 
+/// The model that model.architecture describes, with so many tokens in its vocabulary.
+model::model_config architecture_shape(const settings& s, std::int64_t vocabulary);
+
 /// The model that the settings name, as far as is needed here: of model.path its config.json; a model
 /// made from scratch has a vocabulary of its alphabet (or of about a hundred characters, where the
 /// prompts decide). Nothing when the folder can't be read.

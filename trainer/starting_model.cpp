@@ -2,25 +2,14 @@
 
 #include "runtime/error.hpp"
 #include "runtime/model/tokenizer.hpp"
+#include "trainer/memory_estimate.hpp"
 
 namespace millrace::trainer {
 
 namespace {
 
 model::model_config config_from(const settings& s, const model::tokenizer& tokens) {
-  const auto& a = s.model.architecture;
-  model::model_config c;
-  c.vocab_size = tokens.vocabulary_size();
-  c.hidden_size = a.hidden;
-  c.intermediate_size = a.intermediate;
-  c.num_hidden_layers = a.layers;
-  c.num_attention_heads = a.heads;
-  c.num_key_value_heads = a.kv_heads;
-  c.head_dim = a.hidden / a.heads;
-  c.max_position_embeddings = a.max_positions;
-  c.rms_norm_eps = a.norm_eps;
-  c.rope_theta = a.rope_theta;
-  c.tie_word_embeddings = a.tie_embeddings;
+  auto c = architecture_shape(s, tokens.vocabulary_size());
   c.eos_token_ids = tokens.stop_tokens();
   c.bos_token_id = tokens.bos();
   c.pad_token_id = tokens.pad();
