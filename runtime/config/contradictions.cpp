@@ -135,6 +135,26 @@ void check_training(const settings& s, texts& out) {
                   + " with eval.temperature 0, where they would all be the same");
 }
 
+/// What a device can't do, or only with another setting.
+void check_devices(const settings& s, texts& out) {
+  const auto on_cuda = [](compute_device d) { return d == compute_device::cuda; };
+  if (s.generator.dtype == weight_dtype::fp8 && !on_cuda(s.generator.device))
+    out.push_back("generator.dtype: found \"fp8\" with generator.device \"cpu\"; the CPU's 8 bits are "
+                  "\"int8\"");
+  if (s.generator.dtype == weight_dtype::int8 && on_cuda(s.generator.device))
+    out.push_back("generator.dtype: found \"int8\" with generator.device \"cuda\", whose 8 bits are "
+                  "\"fp8\"");
+  if (s.trainer.parallel.backend == rank_backend::nccl && !on_cuda(s.trainer.device))
+    out.push_back("trainer.parallel.backend: found \"nccl\" with trainer.device \"cpu\"; NCCL carries "
+                  "tensors between CUDA devices; set \"auto\", or trainer.device to \"cuda\"");
+  if (s.trainer.parallel.backend == rank_backend::gloo && on_cuda(s.trainer.device))
+    out.push_back("trainer.parallel.backend: found \"gloo\" with trainer.device \"cuda\"; between CUDA "
+                  "devices it is \"nccl\" or \"auto\"");
+  if (s.trainer.offload_optimizer && !on_cuda(s.trainer.device))
+    out.push_back("trainer.offload_optimizer: found true with trainer.device \"cpu\", where the "
+                  "optimiser's state is in host memory already");
+}
+
 void check_node(const settings& s, std::size_t i, texts& out) {
   const auto& n = s.cluster.nodes[i];
   const auto at = "cluster.nodes[" + std::to_string(i) + "].";
@@ -184,6 +204,7 @@ void check_cluster(const settings& s, texts& out) {
     sum.reward += a.reward;
     sum.replay += a.replay;
     sum.evaluator += a.evaluator;
+    sum.old_logits += a.old_logits;
   }
   auto expect = [&](const char* kind, int count, bool fits, const char* expected) {
     if (!fits)
@@ -195,6 +216,10 @@ void check_cluster(const settings& s, texts& out) {
   expect("reward", sum.reward, sum.reward >= 1, "at least one");
   expect("replay", sum.replay, sum.replay == 1, "exactly one");
   expect("evaluator", sum.evaluator, sum.evaluator <= 1, "at most one");
+  expect("old_logits", sum.old_logits, sum.old_logits <= 1, "at most one");
+  if (sum.old_logits > 0 && s.algorithm.old_logits != old_logits_source::dedicated)
+    out.push_back("cluster.nodes: an actor is \"old_logits\", which algorithm.old_logits \"dedicated\" "
+                  "alone has a use for");
   const auto& t = c.tls;
   if (const auto given = !t.certificate.empty() + !t.key.empty() + !t.ca.empty();
       given != 0 && given != 3)
@@ -218,6 +243,7 @@ std::vector<std::string> contradictions(const settings& s) {
   check_data(s, out);
   check_stream(s, out);
   check_training(s, out);
+  check_devices(s, out);
   check_weight_sync(s, out);
   check_cluster(s, out);
   return out;

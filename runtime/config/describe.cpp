@@ -126,10 +126,13 @@ void describe(option_list& v, generator_settings& s) {
   v("count", s.count, in_range(1, 4096), "Generators");
   v("max_batch", s.max_batch, in_range(1, 65536), "Sequences that one decodes at a time");
   v("threads", s.threads, in_range(1, 1024), "Threads of each generator's tensor operations");
+  v("device", s.device, "What the generators compute on: the CPU, or CUDA devices (those that the "
+                        "process sees, in turn)");
   v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
                 "or kept");
   v("dtype", s.dtype, "Precision of the generators' weights, on the way, in memory and in computing: "
-                      "bf16, or int8 with a scale per row and activations quantised as they come");
+                      "bf16, or 8 bits with a scale per row and activations quantised as they come: "
+                      "int8 on the CPU, fp8 (E4M3) on a CUDA device");
   v("kv_cache_tokens", s.kv_cache_tokens, in_range(0, 1e12),
     "Tokens that the cache holds; 0: enough for max_batch sequences of full length, within 4 GiB");
   v("prefill_chunk", s.prefill_chunk, in_range(1, 65536),
@@ -206,6 +209,7 @@ void describe(option_list& v, interrupt_settings& s) {
 
 void describe(option_list& v, dedicated_settings& s) {
   v("threads", s.threads, in_range(1, 1024), "Threads of the old-logit actor's tensor operations");
+  v("device", s.device, "What it computes on: the CPU, or the last CUDA device that its process sees");
 }
 
 void describe(option_list& v, algorithm_settings& s) {
@@ -236,6 +240,9 @@ void describe(option_list& v, parallel_settings& s) {
   v("dp", s.dp, in_range(1, 4096), "Data parallel: replicas that share each batch");
   v("tp", s.tp, in_range(1, 1024),
     "Tensor parallel: ranks that each replica is split over; divides heads, kv_heads, intermediate");
+  v("backend", s.backend,
+    "What carries tensors between ranks: NCCL needs trainer.device \"cuda\"; \"auto\" takes it there, "
+    "and Gloo elsewhere");
   v("zero1", s.zero1, "Each of the dp ranks keeps its part of the optimiser's state only (ZeRO-1)");
   v("sequence", s.sequence,
     "Between the split layers, too, each of the tp ranks has only its share of the tokens (sequence "
@@ -272,9 +279,13 @@ void describe(option_list& v, trainer_settings& s) {
     "What the answers of a group have in common at their beginning goes through the model once");
   v("activation_checkpointing", s.activation_checkpointing,
     "Layers compute their inner values again in the backward pass: less memory, a third more time");
+  v("device", s.device, "What the trainer computes on: the CPU, or a CUDA device for each rank");
   v("compute", s.compute,
     "What the layers multiply in: bf16 halves what they keep for the backward pass. Weights, their "
     "gradients and averages, the residual stream, norms and the output layer stay fp32");
+  v("offload_optimizer", s.offload_optimizer,
+    "On a CUDA device: the optimiser's state stays in host memory, and updates are made there, which "
+    "frees 8 bytes a parameter on the device and costs the way there and back");
   v("threads", s.threads, in_range(1, 1024), "Threads of the trainer's tensor operations");
   v.section("parallel", s.parallel, "Ranks of the trainer, each a process");
 }
@@ -327,6 +338,8 @@ void describe(option_list& v, node_actors_settings& s) {
   v("reward", s.reward, in_range(0, 1024), "Reward workers");
   v("replay", s.replay, in_range(0, 1), "1 on exactly one node");
   v("evaluator", s.evaluator, in_range(0, 1), "At most one; on the trainer's node if on none");
+  v("old_logits", s.old_logits, in_range(0, 1),
+    "With algorithm.old_logits \"dedicated\": at most one; in the trainer's process if on none");
 }
 
 void describe(option_list& v, node_settings& s) {
@@ -347,7 +360,7 @@ void describe(option_list& v, tls_settings& s) {
 void describe(option_list& v, cluster_settings& s) {
   v.list("nodes", s.nodes,
          "The processes of a cluster: name, host, port, actors {trainer, generator, reward, replay, "
-         "evaluator}, devices, env. Empty: everything in one process");
+         "evaluator, old_logits}, devices, env. Empty: everything in one process");
   v.section("tls", s.tls, "Certificates of the links between nodes (`millrace certs` makes them)");
   v("insecure", s.insecure, "Allow links beyond loopback without certificates");
   v("heartbeat_s", s.heartbeat_s, in_range(0.05, 60), "Seconds between signs of life");

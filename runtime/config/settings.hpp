@@ -23,8 +23,14 @@ namespace millrace {
 enum class over_bound : std::uint8_t { mask, drop, wait };
 constexpr std::array<std::string_view, 3> names(over_bound) { return {"mask", "drop", "wait"}; }
 
-enum class weight_dtype : std::uint8_t { fp32, bf16, int8 };
-constexpr std::array<std::string_view, 3> names(weight_dtype) { return {"fp32", "bf16", "int8"}; }
+enum class weight_dtype : std::uint8_t { fp32, bf16, int8, fp8 };
+constexpr std::array<std::string_view, 4> names(weight_dtype) {
+  return {"fp32", "bf16", "int8", "fp8"};
+}
+
+/// What computes: this machine's processor, or a CUDA device.
+enum class compute_device : std::uint8_t { cpu, cuda };
+constexpr std::array<std::string_view, 2> names(compute_device) { return {"cpu", "cuda"}; }
 
 /// Whether prompts are put to the model through its chat template.
 enum class chat_use : std::uint8_t { automatic, none };
@@ -95,6 +101,11 @@ constexpr std::array<std::string_view, 3> names(critic_kind) { return {"none", "
 /// What the trainer's layers compute in; weights, gradients and optimiser state are fp32 throughout.
 enum class compute_dtype : std::uint8_t { fp32, bf16 };
 constexpr std::array<std::string_view, 2> names(compute_dtype) { return {"fp32", "bf16"}; }
+
+/// What carries tensors between the trainer's ranks. `automatic`: NCCL where they compute on CUDA
+/// devices, else Gloo.
+enum class rank_backend : std::uint8_t { automatic, gloo, nccl };
+constexpr std::array<std::string_view, 3> names(rank_backend) { return {"auto", "gloo", "nccl"}; }
 
 /// `automatic`: local in one process; UCX, and sockets where it has no way, between several.
 enum class sync_transport : std::uint8_t { automatic, local, ucx, tcp };
@@ -184,6 +195,7 @@ struct generator_settings {
   std::int32_t count = 1;
   std::int32_t max_batch = 128;
   std::int32_t threads = 1;
+  compute_device device = compute_device::cpu;
   kv_policy kv = kv_policy::recompute;
   weight_dtype dtype = weight_dtype::fp32;
   std::int64_t kv_cache_tokens = 0; ///< 0: enough for max_batch sequences of full length, ≤ 4 GiB
@@ -244,6 +256,7 @@ struct interrupt_settings {
 /// Of old_logits "dedicated".
 struct dedicated_settings {
   std::int32_t threads = 1;
+  compute_device device = compute_device::cpu;
 };
 
 struct algorithm_settings {
@@ -265,6 +278,7 @@ struct algorithm_settings {
 struct parallel_settings {
   std::int32_t dp = 1;
   std::int32_t tp = 1;
+  rank_backend backend = rank_backend::automatic;
   bool zero1 = false; ///< each of dp ranks keeps its part of the optimiser's state only
   bool sequence = false; ///< tp ranks share the tokens where the model isn't split
   bool sharded_checkpoints = true; ///< each rank writes its own part of the optimiser's state
@@ -289,7 +303,9 @@ struct trainer_settings {
   micro_batch_packing packing = micro_batch_packing::fewest_sequences;
   bool share_prompts = true;
   bool activation_checkpointing = false;
+  compute_device device = compute_device::cpu;
   compute_dtype compute = compute_dtype::fp32;
+  bool offload_optimizer = false; ///< moments and master weights stay in host memory
   std::int32_t threads = 1;
   parallel_settings parallel;
 };
@@ -332,6 +348,7 @@ struct node_actors_settings {
   std::int32_t reward = 0;
   std::int32_t replay = 0;
   std::int32_t evaluator = 0;
+  std::int32_t old_logits = 0; ///< the old-logit actor of algorithm.old_logits "dedicated"
 };
 
 /// One process of a cluster.

@@ -1,0 +1,58 @@
+#include "runtime/model/torch_device.hpp"
+
+#include "runtime/error.hpp"
+
+#include <ATen/Context.h>
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <mutex>
+
+namespace millrace::model {
+namespace {
+
+/// libtorch_cuda.so, where the rest of libtorch lies; empty when that can't be told.
+std::filesystem::path cuda_half() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &found) == 0 || !found.dli_fname)
+    return {};
+  return std::filesystem::path(found.dli_fname).parent_path() / "libtorch_cuda.so";
+}
+
+/// Its kernels register themselves as it is opened. Never closed: libtorch keeps pointers into it.
+void open_cuda_half(const std::string& where) {
+  static std::mutex guard;
+  const std::lock_guard lock(guard);
+  static bool open = false;
+  if (open)
+    return;
+  const auto file = cuda_half();
+  if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const auto* why = dlerror();
+    throw user_error(where + ": found \"cuda\", but libtorch's CUDA half can't be opened ("
+                     + (why != nullptr ? why : file.string())
+                     + "); run ./quickstart build on a machine with the CUDA toolkit, or set \"cpu\"");
+  }
+  open = true;
+}
+
+} // namespace
+
+int cuda_devices(const std::string& where) {
+  open_cuda_half(where);
+  return at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+}
+
+c10::Device torch_device(compute_device kind, int index, const std::string& where) {
+  if (kind == compute_device::cpu)
+    return c10::kCPU;
+  const auto count = cuda_devices(where);
+  if (count == 0)
+    throw user_error(where + ": found \"cuda\", but this process sees no CUDA device (no GPU, no driver, "
+                             "or CUDA_VISIBLE_DEVICES hides it); set \"cpu\"");
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index % count)};
+}
+
+} // namespace millrace::model

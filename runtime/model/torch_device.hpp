@@ -1,0 +1,20 @@
+#pragma once
+
+#include "runtime/config/settings.hpp"
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace millrace::model {
+
+/// The device that tensors are to be on: the CPU, or CUDA device `index` modulo those that this
+/// process sees (CUDA_VISIBLE_DEVICES). `where` names the option that asked for it. The first call
+/// for a CUDA device opens libtorch's CUDA half. \throws user_error where there is no such half, or
+/// no device
+c10::Device torch_device(compute_device kind, int index, const std::string& where);
+
+/// How many CUDA devices this process sees. \throws user_error where libtorch's CUDA half is missing
+int cuda_devices(const std::string& where);
+
+} // namespace millrace::model
