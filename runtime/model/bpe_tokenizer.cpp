@@ -6,8 +6,9 @@
 #include <utility>
 
 namespace millrace::model {
-bpe_tokenizer::bpe_tokenizer(const nlohmann::json& document,
-                             const std::filesystem::path& folder) {
+
+bpe_tokenizer::bpe_tokenizer(const nlohmann::json& document, const std::filesystem::path& folder)
+  : folder_tokenizer({folder, {"tokenizer.json", "vocab.json", "merges.txt"}}) {
   const json_place file(document, (folder / "tokenizer.json").string());
   normalizer_ = text_normalizer(file["normalizer"]);
   pre_tokenizer_ = pre_tokenizer(file["pre_tokenizer"]);
@@ -21,7 +22,7 @@ bpe_tokenizer::bpe_tokenizer(const nlohmann::json& document,
       p.bytes = replacement_character;
     else if (!p.special && p.bytes.empty())
       p.bytes = decoder_.bytes_of(p.text);
-  read_companions(folder);
+  read_names();
 }
 
 void bpe_tokenizer::add_piece(std::int32_t id, const std::string& text, const json_place& place) {
@@ -141,8 +142,7 @@ void bpe_tokenizer::read_post_processor(const json_place& place, int depth) {
   }
 }
 
-void bpe_tokenizer::read_companions(const std::filesystem::path& folder) {
-  companions_ = tokenizer_companions(folder, {"tokenizer.json", "vocab.json", "merges.txt"});
+void bpe_tokenizer::read_names() {
   bos_ = id_of(chat().bos);
   pad_ = id_of(chat().pad);
   stop_ = companions_.stop_tokens([this](const auto& name) { return id_of(name); },
@@ -150,8 +150,6 @@ void bpe_tokenizer::read_companions(const std::filesystem::path& folder) {
 }
 
 std::vector<std::int32_t> bpe_tokenizer::encoded(std::string_view text, bool special) const {
-  if (const auto bad = first_bad_byte(text); bad != text.npos)
-    throw user_error("tokenizer: byte " + std::to_string(bad) + " of the text is not UTF-8");
   std::vector<std::int32_t> out;
   bpe::workspace space;
   pre_tokenizer::words words;
@@ -175,27 +173,6 @@ std::vector<std::int32_t> bpe_tokenizer::encoded(std::string_view text, bool spe
                                   && part.text.data() == normal.data());
   }
   return out;
-}
-
-bool bpe_tokenizer::use_chat() {
-  if (!chat().text.empty())
-    chat_in_use_ = std::make_unique<chat_template>(chat());
-  return chat_in_use_ != nullptr;
-}
-
-std::vector<std::string> bpe_tokenizer::special_texts() const {
-  std::vector<std::string> all;
-  for (const auto& t : added_.all())
-    if (t.special)
-      all.push_back(t.content);
-  return all;
-}
-
-std::vector<std::int32_t> bpe_tokenizer::encode_prompt(std::string_view text) const {
-  if (!chat_in_use_)
-    return tokenizer::encode_prompt(text);
-  nlohmann::ordered_json question{{"role", "user"}, {"content", std::string(text)}};
-  return encode_chat(*this, *chat_in_use_, nlohmann::ordered_json::array({std::move(question)}));
 }
 
 std::string bpe_tokenizer::bytes_of(std::int32_t token) const {
@@ -236,7 +213,5 @@ std::string bpe_tokenizer::decode(std::span<const std::int32_t> tokens) const {
     strip += what.size();
   return text.substr(strip);
 }
-
-void bpe_tokenizer::save(const std::filesystem::path& folder) const { companions_.save(folder); }
 
 } // namespace millrace::model

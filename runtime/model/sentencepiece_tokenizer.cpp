@@ -1,9 +1,7 @@
 #include "runtime/model/sentencepiece_tokenizer.hpp"
 
 #include "runtime/error.hpp"
-#include "runtime/model/added_tokens.hpp"
-#include "runtime/model/chat_template.hpp"
-#include "runtime/model/tokenizer_companions.hpp"
+#include "runtime/model/folder_tokenizer.hpp"
 #include "runtime/model/utf8.hpp"
 
 #include <sentencepiece_processor.h>
@@ -25,23 +23,14 @@ std::string with_spaces(std::string text) {
   return text;
 }
 
-class sentencepiece_tokenizer final : public tokenizer {
+class sentencepiece_tokenizer final : public folder_tokenizer {
 public:
   explicit sentencepiece_tokenizer(const std::filesystem::path& folder);
 
-  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const override {
-    return encoded(text, false);
-  }
-  [[nodiscard]] std::vector<std::int32_t> encode_markup(std::string_view text) const override {
-    return encoded(text, true);
-  }
   [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const override;
   [[nodiscard]] std::int32_t vocabulary_size() const override {
     return static_cast<std::int32_t>(pieces_.size());
   }
-  [[nodiscard]] std::vector<std::int32_t> stop_tokens() const override { return stop_; }
-  [[nodiscard]] std::int32_t pad() const override { return pad_; }
-  [[nodiscard]] std::int32_t bos() const override { return bos_; }
   [[nodiscard]] std::int32_t unknown() const override { return pieces_of_.unk_id(); }
   [[nodiscard]] std::vector<std::int32_t> prefix() const override {
     return starts_with_bos_ ? tokenizer::prefix() : std::vector<std::int32_t>();
@@ -53,11 +42,6 @@ public:
   [[nodiscard]] bool strippable(std::int32_t token) const override {
     return known(token) && at(token).spaced;
   }
-  [[nodiscard]] const chat_source& chat() const override { return companions_.chat(); }
-  [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const override;
-  bool use_chat() override;
-  [[nodiscard]] std::vector<std::string> special_texts() const override;
-  void save(const std::filesystem::path& folder) const override { companions_.save(folder); }
 
 private:
   struct piece {
@@ -71,7 +55,8 @@ private:
   void read_pieces();
   void read_added();
   void read_strips();
-  [[nodiscard]] std::vector<std::int32_t> encoded(std::string_view text, bool special) const;
+  [[nodiscard]] std::vector<std::int32_t> encoded(std::string_view text,
+                                                  bool special) const override;
   [[nodiscard]] bool known(std::int32_t id) const { return id >= 0 && id < vocabulary_size(); }
   [[nodiscard]] const piece& at(std::int32_t id) const {
     return pieces_[static_cast<std::size_t>(id)];
@@ -81,20 +66,15 @@ private:
     return name.empty() || found == ids_.end() ? -1 : found->second;
   }
 
-  tokenizer_companions companions_;
   sentencepiece::SentencePieceProcessor pieces_of_;
   std::vector<piece> pieces_; ///< by id, added tokens too
   std::map<std::string, std::int32_t> ids_;
-  added_tokens added_; ///< what is looked for in text before SentencePiece sees it
-  std::vector<std::int32_t> stop_;
-  std::int32_t bos_ = -1, pad_ = -1;
   int strips_ = 0;
   bool starts_with_bos_ = true;
-  std::unique_ptr<const chat_template> chat_in_use_;
 };
 
 sentencepiece_tokenizer::sentencepiece_tokenizer(const std::filesystem::path& folder)
-  : companions_(folder, {file_name}) {
+  : folder_tokenizer({folder, {file_name}}) {
   const auto where = (folder / file_name).string();
   const auto* content = companions_.file(file_name);
   if (!content)
@@ -203,8 +183,6 @@ void sentencepiece_tokenizer::read_strips() {
 
 std::vector<std::int32_t> sentencepiece_tokenizer::encoded(std::string_view text,
                                                            bool special) const {
-  if (const auto bad = first_bad_byte(text); bad != text.npos)
-    throw user_error("tokenizer: byte " + std::to_string(bad) + " of the text is not UTF-8");
   std::vector<std::int32_t> out;
   std::vector<int> ids;
   for (const auto& part : added_.split(text, false, special)) {
@@ -252,27 +230,6 @@ std::string sentencepiece_tokenizer::decode(std::span<const std::int32_t> tokens
   }
   end_run();
   return out;
-}
-
-bool sentencepiece_tokenizer::use_chat() {
-  if (!chat().text.empty())
-    chat_in_use_ = std::make_unique<chat_template>(chat());
-  return chat_in_use_ != nullptr;
-}
-
-std::vector<std::int32_t> sentencepiece_tokenizer::encode_prompt(std::string_view text) const {
-  if (!chat_in_use_)
-    return tokenizer::encode_prompt(text);
-  nlohmann::ordered_json question{{"role", "user"}, {"content", std::string(text)}};
-  return encode_chat(*this, *chat_in_use_, nlohmann::ordered_json::array({std::move(question)}));
-}
-
-std::vector<std::string> sentencepiece_tokenizer::special_texts() const {
-  std::vector<std::string> all;
-  for (const auto& t : added_.all())
-    if (t.special)
-      all.push_back(t.content);
-  return all;
 }
 
 } // namespace
