@@ -1,6 +1,6 @@
 #include "rollout/backend_engine.hpp"
 
-#include "rollout/cpu_engine.hpp"
+#include "rollout/batching_engine.hpp"
 #include "runtime/error.hpp"
 #include "runtime/random.hpp"
 

@@ -4,6 +4,7 @@
 #include "rollout/sampler.hpp"
 #include "runtime/kv_policy.hpp"
 #include "runtime/messages.hpp"
+#include "runtime/model/decoder.hpp"
 #include "runtime/model/model_config.hpp"
 #include "runtime/model/tokenizer.hpp"
 #include "runtime/tensor_view.hpp"
@@ -24,9 +25,12 @@ struct engine_options {
   std::int32_t prefill_tokens = 256; ///< prompt tokens computed per step at most
   bool share_prefixes = true;        ///< compute equal prefixes once per version
   kv_policy kv = kv_policy::recompute;
-  /// Precision of the weight matrices, in memory and in computing: f32, bf16 or i8 (8-bit integers
-  /// with a scale per output; activations are then quantised as they come).
+  /// Precision of the weight matrices, in memory and in computing: f32, bf16 or 8 bits with a scale
+  /// per output, activations being quantised as they come: i8 in the CPU's decoder, f8_e4m3 in a
+  /// device's.
   dtype weights = dtype::f32;
+  /// Makes what computes; empty: the CPU's decoder.
+  model::decoder_factory decoder;
   std::int32_t threads = 1;
   std::vector<std::int32_t> stop_tokens; ///< any ends an answer; empty: the tokenizer's
   /// Draws tokens in place of the built-in sampler; called from several threads. Empty: that one.
@@ -80,10 +84,10 @@ public:
   /// Tokens still to be generated, at most, by all that is here: for routing.
   [[nodiscard]] virtual std::int64_t outstanding_tokens() const = 0;
 
-  /// Host buffers to be filled with the next version's weights: Hugging Face names and shapes,
-  /// matrices in the precision of `weights`, vectors in fp32. A matrix of 8-bit integers has its
-  /// scales, fp32, one per row, under its name and "_scale". Valid for the engine's life. What they
-  /// hold after install() is unspecified.
+  /// Buffers to be filled with the next version's weights, where the decoder computes: Hugging Face
+  /// names and shapes, matrices in the precision of `weights`, vectors in fp32. A matrix of 8 bits
+  /// has its scales, fp32, one per row, under its name and "_scale". Valid for the engine's life.
+  /// What they hold after install() is unspecified.
   [[nodiscard]] virtual std::vector<tensor_view> staging() = 0;
 
   /// Lays staged weights out for computing, beside the current ones, so that install() is only a
@@ -102,7 +106,7 @@ public:
   [[nodiscard]] virtual engine_statistics statistics() const = 0;
 };
 
-/// The CPU engine. `tokens` (may be null: then rollouts get no text) must outlive nothing: it is
+/// The built-in engine. `tokens` (may be null: then rollouts get no text) must outlive nothing: it is
 /// shared. Throws user_error for options that can't work, such as a cache smaller than one context.
 std::unique_ptr<engine> make_engine(const engine_options& options,
                                     const model::model_config& config,

@@ -1,4 +1,4 @@
-#include "rollout/cpu_engine.hpp"
+#include "rollout/batching_engine.hpp"
 #include "runtime/error.hpp"
 
 #include <chrono>
@@ -15,8 +15,10 @@ double steady_seconds() {
 /// Bytes of KV cache that are asked for at most when its size is left open.
 constexpr std::int64_t default_cache_bytes = std::int64_t{4} << 30;
 
-std::int64_t cache_bytes_per_token(const model::model_config& c) {
-  return c.num_hidden_layers * c.key_value_size() * 2 * static_cast<std::int64_t>(sizeof(float));
+std::int64_t cache_bytes_per_token(const engine_options& o, const model::model_config& c) {
+  const auto element = o.decoder && o.weights != dtype::f32 ? dtype::bf16 : dtype::f32;
+  return c.num_hidden_layers * c.key_value_size() * 2
+         * static_cast<std::int64_t>(size_of(element));
 }
 
 } // namespace
@@ -43,7 +45,7 @@ engine_options resolved(engine_options o, const model::model_config& config,
   const auto one = std::int64_t{model::blocks_for(o.max_context)} * model::block_tokens;
   if (o.kv_cache_tokens == 0)
     o.kv_cache_tokens = std::max(
-      one, std::min(one * o.max_batch, default_cache_bytes / cache_bytes_per_token(config)));
+      one, std::min(one * o.max_batch, default_cache_bytes / cache_bytes_per_token(o, config)));
   need(o.kv_cache_tokens >= one,
        "kv_cache_tokens is " + std::to_string(o.kv_cache_tokens)
          + ", but one sequence of max_context needs " + std::to_string(one));

@@ -1,6 +1,6 @@
 // What one step of the engine does: admission, prompts, one token for every ready sequence.
 
-#include "rollout/cpu_engine.hpp"
+#include "rollout/batching_engine.hpp"
 #include "runtime/error.hpp"
 #include "runtime/random.hpp"
 
@@ -9,7 +9,7 @@
 
 namespace millrace::generation {
 
-void cpu_engine::admit() {
+void batching_engine::admit() {
   // Blocks that those running will need for what they have now, and do not hold yet.
   std::int64_t promised = 0;
   for (const auto& s : running_)
@@ -34,7 +34,7 @@ void cpu_engine::admit() {
   }
 }
 
-void cpu_engine::preempt_youngest() {
+void batching_engine::preempt_youngest() {
   auto s = std::move(running_.back());
   running_.pop_back();
   cache_.release(*s);
@@ -44,7 +44,7 @@ void cpu_engine::preempt_youngest() {
 
 /// Finds blocks for the first `tokens` tokens of a running sequence, putting younger ones back for
 /// it. False when it was itself the youngest and is put back.
-bool cpu_engine::room_for(sequence& s, std::int32_t tokens) {
+bool batching_engine::room_for(sequence& s, std::int32_t tokens) {
   while (!cache_.reserve(s, tokens)) {
     const bool itself = running_.back().get() == &s;
     ensure(!itself || running_.size() > 1,
@@ -59,7 +59,7 @@ bool cpu_engine::room_for(sequence& s, std::int32_t tokens) {
 
 /// Computes up to `budget` tokens that sequences need before they can be decoded; each piece that
 /// several have in common is computed by the first and waits for the next round in the others.
-std::int32_t cpu_engine::prefill_round(std::int32_t budget) {
+std::int32_t batching_engine::prefill_round(std::int32_t budget) {
   runs_.clear();
   batch_.clear();
   std::vector<engine_cache::piece> claimed;
@@ -95,7 +95,7 @@ std::int32_t cpu_engine::prefill_round(std::int32_t budget) {
   }
   if (runs_.empty())
     return 0;
-  decoder_.forward(runs_);
+  decoder_->forward(runs_);
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     auto& s = *batch_[i];
     const auto again = std::clamp(s.computed_before - s.cached, 0, takes[i]);
@@ -107,7 +107,7 @@ std::int32_t cpu_engine::prefill_round(std::int32_t budget) {
   return used;
 }
 
-void cpu_engine::prefill() {
+void batching_engine::prefill() {
   for (auto left = options_.prefill_tokens; left > 0;) {
     const auto used = prefill_round(left);
     if (used == 0)
@@ -117,12 +117,12 @@ void cpu_engine::prefill() {
 }
 
 /// The next token of `s`, from row `row` of the logits.
-sampled_token cpu_engine::draw(const sequence& s, std::size_t row, sampler& by) {
+sampled_token batching_engine::draw(const sequence& s, std::size_t row, sampler& by) {
   const auto& r = s.answer;
   const bool may_not_end = !s.sampling.ignore_eos && r.generated() < s.sampling.min_tokens;
   const auto decides = sampling_draw(s.sampling.seed, r.prompt_id, r.id.sample, s.length());
-  const std::span logits(decoder_.logits(row),
-                         static_cast<std::size_t>(decoder_.config().vocab_size));
+  const std::span logits(decoder_->logits(row),
+                         static_cast<std::size_t>(decoder_->config().vocab_size));
   const auto forbidden = may_not_end ? std::span<const std::int32_t>(options_.stop_tokens)
                                      : std::span<const std::int32_t>();
   return options_.draw ? options_.draw(logits, s.sampling, decides, forbidden)
@@ -130,10 +130,10 @@ sampled_token cpu_engine::draw(const sequence& s, std::size_t row, sampler& by) 
 }
 
 /// Draws for the whole batch, by all threads: a vocabulary is long.
-void cpu_engine::draw_all() {
+void batching_engine::draw_all() {
   drawn_.resize(batch_.size());
   std::vector<std::exception_ptr> problems(samplers_.size());
-  decoder_.threads().split(static_cast<std::int64_t>(batch_.size()), 1,
+  decoder_->threads().split(static_cast<std::int64_t>(batch_.size()), 1,
                            [&](std::int64_t first, std::int64_t last, int thread) {
     const auto t = static_cast<std::size_t>(thread);
     try {
@@ -149,7 +149,7 @@ void cpu_engine::draw_all() {
 }
 
 /// Adds a token to `s`; true when that ended it.
-bool cpu_engine::append(sequence& s, const sampled_token& drawn) {
+bool batching_engine::append(sequence& s, const sampled_token& drawn) {
   auto& r = s.answer;
   r.tokens.push_back(drawn.token);
   r.behaviour_logp.push_back(drawn.logp);
@@ -163,7 +163,7 @@ bool cpu_engine::append(sequence& s, const sampled_token& drawn) {
   return ended(s) != finish_reason::none;
 }
 
-void cpu_engine::decode() {
+void batching_engine::decode() {
   // Oldest first; making room only ever puts back younger ones, which are then not reached.
   batch_.clear();
   for (std::size_t i = 0; i < running_.size(); ++i)
@@ -174,7 +174,7 @@ void cpu_engine::decode() {
   runs_.clear();
   for (const auto* s : batch_)
     runs_.push_back({std::span(s->answer.tokens).last(1), s->needed(), s->blocks.data(), true});
-  decoder_.forward(runs_);
+  decoder_->forward(runs_);
   count_.decoded_rows += static_cast<std::int64_t>(batch_.size());
   draw_all();
   bool any = false;
@@ -192,7 +192,7 @@ void cpu_engine::decode() {
   running_ = std::move(rest);
 }
 
-std::vector<rollout> cpu_engine::step() {
+std::vector<rollout> batching_engine::step() {
   ensure(current_ != no_version, "an engine steps before its first weights were installed");
   ++count_.steps;
   admit();

@@ -1,7 +1,7 @@
 #include "rollout/generator_plugins.hpp"
 
 #include "rollout/backend_engine.hpp"
-#include "rollout/cpu_engine.hpp"
+#include "rollout/batching_engine.hpp"
 #include "rollout/environment.hpp"
 #include "rollout/openai_engine.hpp"
 #include "runtime/plugins/json_parameters.hpp"

@@ -1,6 +1,6 @@
 #include "rollout/openai_engine.hpp"
 
-#include "rollout/cpu_engine.hpp"
+#include "rollout/batching_engine.hpp"
 #include "rollout/openai_request.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/checkpoint.hpp"

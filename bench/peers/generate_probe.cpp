@@ -4,7 +4,7 @@
 
 #include "rollout/engine.hpp"
 #include "runtime/model/checkpoint.hpp"
-#include "runtime/model/decoder.hpp"
+#include "runtime/model/cpu_decoder.hpp"
 #include "runtime/model/safetensors.hpp"
 #include "runtime/model/transformer.hpp"
 
@@ -120,7 +120,7 @@ private:
   json logits(const json& ask) {
     const auto tokens = ask.at("tokens").get<token_list>();
     const auto length = static_cast<std::int32_t>(tokens.size());
-    model::decoder d(config_, model::blocks_for(length), length, threads_);
+    model::cpu_decoder d(config_, model::blocks_for(length), length, threads_);
     model::load_checkpoint(folder_, d.staging());
     d.swap();
     token_list blocks;

@@ -1,15 +1,12 @@
 #pragma once
 
-#include "runtime/model/kernels.hpp"
-#include "runtime/model/kv_cache.hpp"
 #include "runtime/model/model_config.hpp"
-#include "runtime/model/packed_weights.hpp"
-#include "runtime/model/page_memory.hpp"
 #include "runtime/model/worker_pool.hpp"
 #include "runtime/tensor_view.hpp"
 
-#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,78 +21,50 @@ struct token_run {
   bool wants_logits = false;            ///< of the last token
 };
 
-/// The transformer as a generator needs it: token by token over a block-wise KV cache, on CPU, with
-/// two sets of weights. Matrix products are computed in the weights' precision (fp32, bf16 or 8-bit
-/// integers); norms, attention, the cache and logits are fp32. Every number is bitwise independent
-/// of what is computed beside it (kernels.hpp). Torch-free. Not for use by two threads at once,
-/// except prepare().
+/// The transformer as a generator needs it: token by token over a block-wise KV cache, with weights
+/// that are replaced while it runs. cpu_decoder computes on the processor, device_decoder by
+/// libtorch wherever that can. Not for use by two threads at once, except prepare() and writing
+/// into staging()'s memory.
 class decoder {
 public:
-  /// A cache of `blocks` blocks; memory is touched only as it is used. Positions up to
-  /// `max_context`. Throws user_error when memory cannot be had.
-  decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context, int threads,
-          dtype weights = dtype::f32);
+  virtual ~decoder() = default;
 
   /// Computes all runs together, writing their keys and values into the cache; runs of one batch
   /// must not depend on each other. Needs swap() once before.
-  void forward(std::span<const token_run> runs);
+  virtual void forward(std::span<const token_run> runs) = 0;
 
-  /// After forward(): logits [vocab_size] of the i-th among the runs that wanted them. The caller
-  /// may overwrite them.
-  [[nodiscard]] float* logits(std::size_t i) {
-    return logits_.data() + static_cast<std::int64_t>(i) * config_.vocab_size;
-  }
+  /// After forward(): logits [vocab_size], in host memory, of the i-th among the runs that wanted
+  /// them. The caller may overwrite them.
+  [[nodiscard]] virtual float* logits(std::size_t i) = 0;
 
   /// Copies what block `from` holds (all layers) into `to`.
-  void copy_block(std::int32_t from, std::int32_t to);
+  virtual void copy_block(std::int32_t from, std::int32_t to) = 0;
 
-  /// Buffers for the next weights: see packed_weights::staging().
-  [[nodiscard]] std::vector<tensor_view> staging() const { return weights_.staging(); }
+  /// Buffers for the next weights, valid for the decoder's life: Hugging Face names and shapes, all
+  /// in one kind of memory. Vectors are fp32, matrices in the decoder's precision; one of 8 bits is
+  /// followed by its scales, fp32, one per row, under its name and "_scale".
+  [[nodiscard]] virtual std::vector<tensor_view> staging() = 0;
   /// Lays the staged weights out for computing. May run beside forward().
-  void prepare() {
-    const worker_pool::lent_core core(pool_);
-    weights_.prepare();
-  }
+  virtual void prepare() = 0;
   /// Staged weights become current; prepares them first where that was not done.
-  void swap() { weights_.swap(); }
+  virtual void swap() = 0;
 
-  [[nodiscard]] const model_config& config() const { return config_; }
-  [[nodiscard]] std::int64_t weight_bytes() const { return weights_.bytes(); }
-  /// The threads, for the caller's own loops between forward()s.
-  [[nodiscard]] worker_pool& threads() { return pool_; }
-
-private:
-  void layer(std::int64_t index, std::int64_t rows);
-  void embed(std::int64_t rows);
-  void normalise(const float* weight, std::int64_t rows);
-  void product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
-               std::int64_t c_stride, std::int64_t rows, bool add_to_c);
-  void round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
-                         std::int64_t rows);
-  void rotate_and_store(std::int64_t layer, std::int64_t rows);
-  void attend(std::int64_t layer, std::int64_t rows);
-  void store_keys_and_values(std::int64_t layer, std::int64_t row);
-  [[nodiscard]] float* block_at(std::int64_t layer, std::int32_t block) const {
-    return reinterpret_cast<float*>(cache_.data()) + layer * layer_stride_ + block * block_stride_;
-  }
-
-  struct row {
-    const std::int32_t* blocks;
-    std::int32_t token, position;
-  };
-
-  model_config config_;
-  const kernel_table& kernels_;
-  packed_weights weights_;
-  worker_pool pool_;
-  rope_tables rope_;
-  std::int32_t max_context_;
-  std::int64_t value_width_, head_stride_, block_stride_, layer_stride_;
-  page_memory cache_;
-  std::vector<row> rows_;
-  std::vector<std::int64_t> wanted_; ///< rows whose logits are wanted
-  std::vector<std::byte> rounded_; ///< activations in the weights' precision
-  std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, activated_, logits_, scratch_;
+  [[nodiscard]] virtual const model_config& config() const = 0;
+  /// Of one version, as it is staged.
+  [[nodiscard]] virtual std::int64_t weight_bytes() const = 0;
+  /// Threads for the caller's own loops between forward()s.
+  [[nodiscard]] virtual worker_pool& threads() = 0;
 };
+
+/// How large a decoder is to be.
+struct decoder_options {
+  std::int32_t blocks = 0;      ///< of the KV cache
+  std::int32_t max_context = 0; ///< positions
+  int threads = 1;
+  dtype weights = dtype::f32; ///< precision of the matrices
+};
+
+using decoder_factory
+  = std::function<std::unique_ptr<decoder>(const model_config&, const decoder_options&)>;
 
 } // namespace millrace::model

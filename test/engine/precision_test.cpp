@@ -1,6 +1,6 @@
 #include "engine_fixture.hpp"
 
-#include "runtime/model/decoder.hpp"
+#include "runtime/model/cpu_decoder.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -38,7 +38,7 @@ results run(const std::vector<generation_task>& all, engine_options options) {
 /// log p of r's generated tokens after its whole prefix, in a decoder of its own.
 std::vector<float> recomputed(const rollout& r, dtype weights) {
   const auto length = static_cast<std::int32_t>(r.tokens.size());
-  model::decoder d(engine_config(), model::blocks_for(length), length, 1, weights);
+  model::cpu_decoder d(engine_config(), model::blocks_for(length), length, 1, weights);
   fill(d.staging(), engine_config(), 0);
   d.swap();
   std::vector<std::int32_t> blocks;

@@ -1,4 +1,4 @@
-#include "runtime/model/decoder.hpp"
+#include "runtime/model/cpu_decoder.hpp"
 
 #include "runtime/error.hpp"
 
@@ -19,7 +19,7 @@ void grow(std::vector<float>& v, std::int64_t size) {
 
 } // namespace
 
-decoder::decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context,
+cpu_decoder::cpu_decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context,
                  int threads, dtype weights)
     : config_(config), kernels_(kernels()), weights_(config, kernels_, weights), pool_(threads),
       rope_(make_rope_tables(config, max_context)), max_context_(max_context),
@@ -29,7 +29,7 @@ decoder::decoder(const model_config& config, std::int32_t blocks, std::int32_t m
       cache_(static_cast<std::size_t>(config.num_hidden_layers * layer_stride_) * 4,
              "the KV cache (generator.kv_cache_tokens)") {}
 
-void decoder::round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
+void cpu_decoder::round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
                                 std::int64_t rows) {
   const auto stride = narrow_row_bytes(w.k);
   if (static_cast<std::int64_t>(rounded_.size()) < rows * stride)
@@ -42,7 +42,7 @@ void decoder::round_activations(const float* a, std::int64_t a_stride, const pac
               });
 }
 
-void decoder::product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
+void cpu_decoder::product(const float* a, std::int64_t a_stride, const packed_matrix& w, float* c,
                       std::int64_t c_stride, std::int64_t rows, bool add_to_c) {
   // Six strips are whole tiles of every kernel.
   constexpr std::int64_t together = 6;
@@ -65,7 +65,7 @@ void decoder::product(const float* a, std::int64_t a_stride, const packed_matrix
                                c_stride, rows, w.k, w.n, add_to_c});
 }
 
-void decoder::store_keys_and_values(std::int64_t layer, std::int64_t index) {
+void cpu_decoder::store_keys_and_values(std::int64_t layer, std::int64_t index) {
   const auto& r = rows_[static_cast<std::size_t>(index)];
   const auto width = config_.query_size() + 2 * config_.key_value_size();
   const auto* k = qkv_.data() + index * width + config_.query_size();
@@ -82,7 +82,7 @@ void decoder::store_keys_and_values(std::int64_t layer, std::int64_t index) {
   }
 }
 
-void decoder::rotate_and_store(std::int64_t layer, std::int64_t rows) {
+void cpu_decoder::rotate_and_store(std::int64_t layer, std::int64_t rows) {
   const auto& w = weights_.current().layers[static_cast<std::size_t>(layer)];
   const auto heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const auto dim = config_.head_dim, width = config_.query_size() + 2 * config_.key_value_size();
@@ -103,7 +103,7 @@ void decoder::rotate_and_store(std::int64_t layer, std::int64_t rows) {
   });
 }
 
-void decoder::attend(std::int64_t layer, std::int64_t rows) {
+void cpu_decoder::attend(std::int64_t layer, std::int64_t rows) {
   const auto heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const auto dim = config_.head_dim, width = config_.query_size() + 2 * config_.key_value_size();
   rotate_and_store(layer, rows);
@@ -129,7 +129,7 @@ void decoder::attend(std::int64_t layer, std::int64_t rows) {
   });
 }
 
-void decoder::normalise(const float* weight, std::int64_t rows) {
+void cpu_decoder::normalise(const float* weight, std::int64_t rows) {
   const auto d = config_.hidden_size;
   pool_.split(rows, 1 + worth_splitting / (8 * d),
               [&](std::int64_t first, std::int64_t last, int) {
@@ -138,7 +138,7 @@ void decoder::normalise(const float* weight, std::int64_t rows) {
               });
 }
 
-void decoder::layer(std::int64_t index, std::int64_t rows) {
+void cpu_decoder::layer(std::int64_t index, std::int64_t rows) {
   const auto& w = weights_.current().layers[static_cast<std::size_t>(index)];
   const auto d = config_.hidden_size, ff = config_.intermediate_size, q = config_.query_size();
   normalise(w.input_norm, rows);
@@ -155,7 +155,7 @@ void decoder::layer(std::int64_t index, std::int64_t rows) {
   product(activated_.data(), ff, w.down, hidden_.data(), d, rows, true);
 }
 
-void decoder::embed(std::int64_t rows) {
+void cpu_decoder::embed(std::int64_t rows) {
   const auto d = config_.hidden_size;
   pool_.split(rows, 1 + worth_splitting / (16 * d),
               [&](std::int64_t first, std::int64_t last, int) {
@@ -165,7 +165,7 @@ void decoder::embed(std::int64_t rows) {
               });
 }
 
-void decoder::forward(std::span<const token_run> runs) {
+void cpu_decoder::forward(std::span<const token_run> runs) {
   ensure(weights_.ready(), "the decoder computes before any weights were installed");
   rows_.clear();
   wanted_.clear();
@@ -201,7 +201,7 @@ void decoder::forward(std::span<const token_run> runs) {
     product(normed_.data(), d, w.head, logits_.data(), config_.vocab_size, wanted, false);
 }
 
-void decoder::copy_block(std::int32_t from, std::int32_t to) {
+void cpu_decoder::copy_block(std::int32_t from, std::int32_t to) {
   for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i)
     std::memcpy(block_at(i, to), block_at(i, from),
                 static_cast<std::size_t>(block_stride_) * sizeof(float));

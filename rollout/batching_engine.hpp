@@ -17,15 +17,20 @@ namespace millrace::generation {
 engine_options resolved(engine_options options, const model::model_config& config,
                         const model::tokenizer* tokens);
 
-/// The engine over the CPU decoder: what comes and goes is in engine.cpp, what a step does in
-/// engine_step.cpp.
-class cpu_engine final : public engine {
+/// By options.decoder, or else the CPU's.
+std::unique_ptr<model::decoder> make_decoder(const engine_options& options,
+                                             const model::model_config& config,
+                                             std::int32_t blocks);
+
+/// The engine over a decoder, the CPU's or another: what comes and goes is in batching_engine.cpp,
+/// what a step does in engine_step.cpp.
+class batching_engine final : public engine {
 public:
-  cpu_engine(const engine_options& options, const model::model_config& config,
+  batching_engine(const engine_options& options, const model::model_config& config,
              std::shared_ptr<const model::tokenizer> tokens)
       : options_(resolved(options, config, tokens.get())), tokens_(std::move(tokens)),
-        decoder_(config, cache_blocks(), options_.max_context, options_.threads, options_.weights),
-        cache_(decoder_, cache_blocks(), options_.share_prefixes),
+        decoder_(make_decoder(options_, config, cache_blocks())),
+        cache_(*decoder_, cache_blocks(), options_.share_prefixes),
         samplers_(static_cast<std::size_t>(options_.threads)) {
     count_.kv_blocks = cache_.capacity();
   }
@@ -38,8 +43,8 @@ public:
   [[nodiscard]] std::size_t running() const override { return running_.size(); }
   [[nodiscard]] std::size_t waiting() const override { return waiting_.size(); }
   [[nodiscard]] std::int64_t outstanding_tokens() const override;
-  [[nodiscard]] std::vector<tensor_view> staging() override { return decoder_.staging(); }
-  void prepare() override { decoder_.prepare(); }
+  [[nodiscard]] std::vector<tensor_view> staging() override { return decoder_->staging(); }
+  void prepare() override { decoder_->prepare(); }
   swap_report install(version v) override;
   [[nodiscard]] version current() const override { return current_; }
   [[nodiscard]] engine_statistics statistics() const override {
@@ -75,7 +80,7 @@ private:
 
   engine_options options_;
   std::shared_ptr<const model::tokenizer> tokens_;
-  model::decoder decoder_;
+  std::unique_ptr<model::decoder> decoder_;
   engine_cache cache_;
   std::vector<sampler> samplers_; ///< one for each thread
   version current_ = no_version;

@@ -1,13 +1,13 @@
-#include "rollout/engine.hpp"
+#include "rollout/batching_engine.hpp"
 
-#include "rollout/cpu_engine.hpp"
 #include "runtime/error.hpp"
+#include "runtime/model/cpu_decoder.hpp"
 
 #include <string>
 
 namespace millrace::generation {
 
-void cpu_engine::check(const generation_task& task) const {
+void batching_engine::check(const generation_task& task) const {
   const auto& r = task.so_far;
   const auto need = [&](bool ok, const std::string& what) {
     if (!ok)
@@ -26,12 +26,12 @@ void cpu_engine::check(const generation_task& task) const {
          + std::to_string(options_.max_context));
   need(tokens_ || task.sampling.stop.empty(), "stop strings need a tokenizer");
   for (const auto t : r.tokens)
-    need(t >= 0 && t < decoder_.config().vocab_size,
+    need(t >= 0 && t < decoder_->config().vocab_size,
          "token " + std::to_string(t) + " is outside the model's vocabulary of "
-           + std::to_string(decoder_.config().vocab_size));
+           + std::to_string(decoder_->config().vocab_size));
 }
 
-void cpu_engine::submit(generation_task task) {
+void batching_engine::submit(generation_task task) {
   check(task);
   ensure(ids_.insert(task.so_far.id).second,
          [&] { return "rollout " + to_string(task.so_far.id) + " submitted twice"; });
@@ -48,7 +48,7 @@ void cpu_engine::submit(generation_task task) {
   waiting_.push_back(std::move(s));
 }
 
-bool cpu_engine::cancel(rollout_id id) {
+bool batching_engine::cancel(rollout_id id) {
   if (ids_.erase(id) == 0)
     return false;
   const auto is_it = [&](const held& s) { return s->answer.id == id; };
@@ -63,7 +63,7 @@ bool cpu_engine::cancel(rollout_id id) {
   return true;
 }
 
-finish_reason cpu_engine::ended(const sequence& s) const {
+finish_reason batching_engine::ended(const sequence& s) const {
   const auto generated = s.answer.generated();
   if (generated > 0 && !s.sampling.ignore_eos && is_stop(s.answer.tokens.back()))
     return finish_reason::stop;
@@ -72,13 +72,13 @@ finish_reason cpu_engine::ended(const sequence& s) const {
   return remaining(s) <= 0 ? finish_reason::length : finish_reason::none;
 }
 
-std::int64_t cpu_engine::remaining(const sequence& s) const {
+std::int64_t batching_engine::remaining(const sequence& s) const {
   const auto context = options_.max_context - s.length();
   return s.sampling.max_tokens > 0
            ? std::min(context, s.sampling.max_tokens - s.answer.generated()) : context;
 }
 
-void cpu_engine::finish(held s, finish_reason why) {
+void batching_engine::finish(held s, finish_reason why) {
   auto& r = s->answer;
   r.finish = why;
   r.finished_at = options_.clock();
@@ -91,7 +91,7 @@ void cpu_engine::finish(held s, finish_reason why) {
   finished_.push_back(std::move(r));
 }
 
-std::vector<rollout> cpu_engine::drain() {
+std::vector<rollout> batching_engine::drain() {
   std::vector<held> all;
   for (auto& s : running_) {
     cache_.release(*s);
@@ -109,7 +109,7 @@ std::vector<rollout> cpu_engine::drain() {
   return out;
 }
 
-std::vector<rollout> cpu_engine::partials() const {
+std::vector<rollout> batching_engine::partials() const {
   std::vector<const sequence*> all;
   for (const auto& s : running_)
     all.push_back(s.get());
@@ -122,7 +122,7 @@ std::vector<rollout> cpu_engine::partials() const {
   return out;
 }
 
-std::int64_t cpu_engine::outstanding_tokens() const {
+std::int64_t batching_engine::outstanding_tokens() const {
   std::int64_t total = 0;
   for (const auto& s : running_)
     total += remaining(*s);
@@ -131,11 +131,11 @@ std::int64_t cpu_engine::outstanding_tokens() const {
   return total;
 }
 
-swap_report cpu_engine::install(version v) {
+swap_report batching_engine::install(version v) {
   ensure(v > current_, [&] { return "install " + to_string(v) + " over " + to_string(current_); });
   swap_report report{.from = current_, .to = v};
   const auto begin = options_.clock();
-  decoder_.swap();
+  decoder_->swap();
   current_ = v;
   const auto swapped = options_.clock();
   std::vector<sequence*> interrupted;
@@ -149,15 +149,24 @@ swap_report cpu_engine::install(version v) {
   count_.reprefilled_tokens += report.reprefilled_tokens;
   report.pause_s = end - begin;
   report.prefill_s = end - swapped;
-  report.bytes = decoder_.weight_bytes();
+  report.bytes = decoder_->weight_bytes();
   report.running = static_cast<std::int64_t>(running_.size());
   return report;
+}
+
+std::unique_ptr<model::decoder> make_decoder(const engine_options& options,
+                                             const model::model_config& config,
+                                             std::int32_t blocks) {
+  if (options.decoder)
+    return options.decoder(config, {blocks, options.max_context, options.threads, options.weights});
+  return std::make_unique<model::cpu_decoder>(config, blocks, options.max_context, options.threads,
+                                              options.weights);
 }
 
 std::unique_ptr<engine> make_engine(const engine_options& options,
                                     const model::model_config& config,
                                     std::shared_ptr<const model::tokenizer> tokens) {
-  return std::make_unique<cpu_engine>(options, config, std::move(tokens));
+  return std::make_unique<batching_engine>(options, config, std::move(tokens));
 }
 
 } // namespace millrace::generation

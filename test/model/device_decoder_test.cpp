@@ -1,0 +1,388 @@
+// The decoder for devices, on the CPU device, beside the CPU's own decoder.
+
+#include "runtime/model/device_decoder.hpp"
+
+#include "runtime/model/checkpoint.hpp"
+#include "runtime/model/cpu_decoder.hpp"
+#include "runtime/model/device_weights.hpp"
+#include "runtime/model/weight_transfer.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/core/stack.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "model_fixture.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+
+using namespace millrace;
+using namespace millrace::model;
+
+namespace {
+
+/// Weights in fp32, in host memory of their own.
+struct weights {
+  std::vector<std::vector<float>> memory;
+  std::vector<tensor_view> views;
+
+  weights(const model_config& config, std::uint64_t seed) {
+    for (const auto& p : parameter_shapes(config)) {
+      tensor_view v{p.name, dtype::f32, p.shape, nullptr};
+      memory.emplace_back(static_cast<std::size_t>(v.elements()));
+      v.data = reinterpret_cast<std::byte*>(memory.back().data());
+      views.push_back(std::move(v));
+    }
+    initialise(config, views, seed);
+    random_stream draws(seed, 1);
+    for (const auto& v : views) // norms and biases that do something
+      if (v.shape.size() == 1)
+        for (std::int64_t i = 0; i < v.elements(); ++i)
+          reinterpret_cast<float*>(v.data)[i] += 0.1F * draws.normal();
+  }
+};
+
+std::vector<model_config> configs() {
+  std::vector<model_config> all{test::small_config("llama"), test::small_config("qwen2"),
+                                test::small_config("qwen3")};
+  auto c = test::small_config(); // odd sizes, one key head, every bias
+  c.hidden_size = 33;
+  c.intermediate_size = 41;
+  c.num_attention_heads = 5;
+  c.num_key_value_heads = 1;
+  c.head_dim = 14;
+  c.qkv_bias = c.output_bias = c.mlp_bias = true;
+  all.push_back(c);
+  c = test::small_config(); // as many key heads as query heads, stretched rotation
+  c.num_key_value_heads = 6;
+  c.scaling.kind = rope_kind::llama3;
+  c.scaling.factor = 4;
+  c.scaling.original_max_positions = 32;
+  all.push_back(c);
+  c = test::small_config("qwen3");
+  c.scaling.kind = rope_kind::yarn;
+  c.scaling.factor = 2;
+  c.scaling.original_max_positions = 48;
+  c.scaling.attention_factor = 1.07;
+  all.push_back(c);
+  return all;
+}
+
+constexpr std::int32_t context = 90, pool = 40;
+
+struct sequence {
+  std::vector<std::int32_t> tokens, blocks;
+  std::int32_t done = 0;
+};
+
+/// Sequences whose blocks lie anywhere.
+std::vector<sequence> sequences_for(const model_config& config, random_stream& draws, int count) {
+  std::vector<std::int32_t> blocks(pool);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  for (std::size_t i = blocks.size(); i > 1; --i)
+    std::swap(blocks[i - 1], blocks[draws.below(i)]);
+  std::vector<sequence> all(static_cast<std::size_t>(count));
+  auto next = blocks.begin();
+  for (auto& s : all) {
+    const auto length = 1 + static_cast<std::int32_t>(draws.below(context));
+    s.tokens = test::random_tokens(draws, length, config.vocab_size);
+    s.blocks.assign(next, next + blocks_for(length));
+    next += blocks_for(length);
+  }
+  return all;
+}
+
+/// Computes all sequences in both decoders, in pieces of random lengths, some of one token, some
+/// together; calls compare(logits, logits, vocabulary) for each row that was wanted.
+template <class Compare>
+void side_by_side(decoder& a, decoder& b, std::vector<sequence> all, random_stream& draws,
+                  Compare compare) {
+  while (true) {
+    std::vector<token_run> runs;
+    for (auto& s : all) {
+      const auto left = static_cast<std::int32_t>(s.tokens.size()) - s.done;
+      if (left == 0 || draws.below(4) == 0)
+        continue;
+      const auto most = draws.below(3) == 0 ? 1 : std::min<std::int32_t>(left, 21);
+      const auto take = 1 + static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(most)));
+      runs.push_back({std::span(s.tokens).subspan(static_cast<std::size_t>(s.done),
+                                                  static_cast<std::size_t>(take)),
+                      s.done, s.blocks.data(), draws.below(3) > 0});
+      s.done += take;
+    }
+    if (runs.empty())
+      continue;
+    a.forward(runs);
+    b.forward(runs);
+    std::size_t wanted = 0;
+    for (const auto& r : runs)
+      if (r.wants_logits) {
+        compare(a.logits(wanted), b.logits(wanted), a.config().vocab_size);
+        ++wanted;
+      }
+    if (std::all_of(all.begin(), all.end(), [](const auto& s) {
+          return s.done == static_cast<std::int32_t>(s.tokens.size());
+        }))
+      return;
+  }
+}
+
+std::unique_ptr<decoder> device_decoder_of(const model_config& config, dtype type) {
+  return make_device_decoder(c10::kCPU, config, {pool, context, 1, type});
+}
+
+/// Mean and largest difference of log-probs from the CPU's decoder in fp32.
+struct distance {
+  double sum = 0, largest = 0, count = 0;
+  void operator()(const float* a, const float* b, std::int64_t n) {
+    const auto log_sum = [n](const float* x) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < n; ++i)
+        sum += std::exp(static_cast<double>(x[i]));
+      return std::log(sum);
+    };
+    const auto sa = log_sum(a), sb = log_sum(b);
+    for (std::int64_t i = 0; i < n; ++i, ++count) {
+      const auto d = std::abs((a[i] - sa) - (b[i] - sb));
+      sum += d;
+      largest = std::max(largest, d);
+    }
+  }
+  [[nodiscard]] double mean() const { return sum / count; }
+};
+
+distance measure(const model_config& config, dtype type, std::uint64_t seed) {
+  const weights w(config, seed);
+  cpu_decoder wide(config, pool, context, 1);
+  const auto other = device_decoder_of(config, type);
+  transfer_weights(w.views, wide.staging());
+  transfer_weights(w.views, other->staging());
+  wide.swap();
+  other->swap();
+  random_stream draws(seed, 2);
+  distance d;
+  for (int round = 0; round < 3; ++round)
+    side_by_side(wide, *other, sequences_for(config, draws, 6), draws, std::ref(d));
+  return d;
+}
+
+} // namespace
+
+TEST_CASE("by libtorch a decoder computes the CPU decoder's logits") {
+  for (const std::uint64_t seed : {1, 2, 3})
+    for (const auto& config : configs()) {
+      const weights w(config, seed);
+      cpu_decoder one(config, pool, context, 1);
+      const auto other = device_decoder_of(config, dtype::f32);
+      transfer_weights(w.views, one.staging());
+      transfer_weights(w.views, other->staging());
+      one.swap();
+      other->swap();
+      random_stream draws(seed, 2);
+      double worst = 0;
+      for (int round = 0; round < 3; ++round) // caches that held something else before
+        side_by_side(one, *other, sequences_for(config, draws, 6), draws,
+                     [&](const float* a, const float* b, std::int64_t n) {
+                       for (std::int64_t i = 0; i < n; ++i)
+                         worst = std::max(worst, std::abs(static_cast<double>(a[i]) - b[i]));
+                     });
+      INFO("seed " << seed << ", " << config.model_type << ", hidden " << config.hidden_size
+                   << ": " << worst);
+      REQUIRE(worst < 1e-4);
+      REQUIRE(worst > 0); // they are two computations
+    }
+}
+
+TEST_CASE("narrow weights on a device stay near the wide ones") {
+  for (const auto& config : configs())
+    for (const auto& [type, bound] : {std::pair{dtype::bf16, 0.03}, {dtype::f8_e4m3, 0.15}}) {
+      const auto d = measure(config, type, 7);
+      INFO(config.model_type << ", hidden " << config.hidden_size << ": mean " << d.mean()
+                             << ", largest " << d.largest);
+      REQUIRE(d.mean() < bound);
+      REQUIRE(d.mean() > 1e-4); // it really computes in the other precision
+    }
+}
+
+TEST_CASE("a block that was copied is the block") {
+  const auto config = test::small_config();
+  const weights w(config, 3);
+  const auto d = device_decoder_of(config, dtype::f32);
+  transfer_weights(w.views, d->staging());
+  d->swap();
+  random_stream draws(4);
+  const auto tokens = test::random_tokens(draws, 30, config.vocab_size);
+  const std::vector<std::int32_t> first{7, 9}, second{7, 2}; // the first block is shared
+  const auto tail = [&](const std::vector<std::int32_t>& blocks, std::size_t from) {
+    const token_run run{std::span(tokens).subspan(from), static_cast<std::int32_t>(from),
+                        blocks.data(), true};
+    d->forward({&run, 1});
+    return std::vector<float>(d->logits(0), d->logits(0) + config.vocab_size);
+  };
+  const auto expected = tail(first, 0);
+  d->copy_block(9, 2);
+  const auto found = tail(second, 28);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    REQUIRE(std::abs(found[i] - expected[i]) < 1e-4F);
+}
+
+TEST_CASE("staged weights count from the swap on") {
+  const auto config = test::small_config("qwen3");
+  const weights w(config, 1), next(config, 2);
+  const auto d = device_decoder_of(config, dtype::bf16);
+  const std::vector<std::int32_t> tokens{1, 2, 3}, blocks{0};
+  const token_run run{tokens, 0, blocks.data(), true};
+  const auto logits = [&] {
+    d->forward({&run, 1});
+    return std::vector<float>(d->logits(0), d->logits(0) + config.vocab_size);
+  };
+  REQUIRE_THROWS(d->forward({&run, 1}));
+  transfer_weights(w.views, d->staging());
+  d->swap();
+  const auto before = logits();
+  transfer_weights(next.views, d->staging());
+  d->prepare();
+  REQUIRE(logits() == before);
+  d->swap();
+  REQUIRE(logits() != before);
+  transfer_weights(w.views, d->staging());
+  d->swap();
+  REQUIRE(logits() == before);
+}
+
+TEST_CASE("E4M3 has the nearest number of each, at its row's scale") {
+  const c10::InferenceMode guard;
+  random_stream draws(11);
+  auto x = at::empty({5, 37}, at::kFloat);
+  for (std::int64_t i = 0; i < x.numel(); ++i)
+    x.data_ptr<float>()[i] = draws.normal() * std::exp(draws.normal());
+  x[3].zero_();
+  const auto [q, scales] = quantised_rows(x);
+  const auto back = q.to(at::kFloat) * scales;
+  REQUIRE(q.to(at::kFloat).abs().max().item<float>() == 448);
+  REQUIRE(back[3].abs().max().item<float>() == 0);
+  for (std::int64_t r = 0; r < 5; ++r) {
+    const auto smallest = scales[r].item<float>() * 0x1p-9F; // E4M3's smallest number
+    const auto error = (back[r] - x[r]).abs(), bound = x[r].abs() / 16 + smallest / 2;
+    REQUIRE((error <= bound).all().item<bool>());
+  }
+}
+
+TEST_CASE("a checkpoint comes into E4M3 as weight sync would bring it") {
+  const auto config = test::small_config("qwen3");
+  const weights w(config, 5);
+  test::scratch_folder folder;
+  save_checkpoint(folder.path(), config, w.views);
+  const auto a = device_decoder_of(config, dtype::f8_e4m3);
+  const auto b = device_decoder_of(config, dtype::f8_e4m3);
+  load_weights(folder.path(), a->staging());
+  transfer_weights(w.views, b->staging());
+  const auto left = a->staging(), right = b->staging();
+  REQUIRE(left.size() == right.size());
+  std::size_t narrow = 0, scales = 0;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    REQUIRE(left[i].name == right[i].name);
+    REQUIRE(std::memcmp(left[i].data, right[i].data, left[i].bytes()) == 0);
+    narrow += left[i].type == dtype::f8_e4m3 ? 1U : 0U;
+    scales += left[i].name.ends_with("_scale") ? 1U : 0U;
+  }
+  REQUIRE(narrow == static_cast<std::size_t>(config.num_hidden_layers) * 7);
+  REQUIRE(scales == narrow);
+}
+
+namespace {
+
+/// Libtorch has these for this device in Python only.
+at::Tensor shape_of_index_select(const at::Tensor& x, std::int64_t dim, const at::Tensor& index) {
+  auto shape = x.sizes().vec();
+  shape.at(static_cast<std::size_t>(dim)) = index.numel();
+  return at::empty(shape, x.options());
+}
+
+at::Tensor shape_of_attention(const at::Tensor& q, const at::Tensor&, const at::Tensor&,
+                              const std::optional<at::Tensor>&, double, bool,
+                              std::optional<double>, bool) {
+  return at::empty_like(q);
+}
+
+at::Tensor shape_of_abs(const at::Tensor& x) { return at::empty_like(x); }
+
+at::Tensor shape_of_where(const at::Tensor&, const at::Tensor&, const at::Tensor& b) {
+  return at::empty_like(b);
+}
+
+TORCH_LIBRARY_IMPL(aten, Meta, m) {
+  m.impl("abs", shape_of_abs);
+  m.impl("where.self", shape_of_where);
+  m.impl("index_select", shape_of_index_select);
+  m.impl("scaled_dot_product_attention", shape_of_attention);
+}
+
+/// Operations that took tensors of several devices: scalars in host memory aside, and copies, which
+/// are there for that.
+std::set<std::string> mixing;
+
+void note_devices(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+  std::set<c10::DeviceType> seen;
+  const auto note = [&](const at::Tensor& t) {
+    if (t.defined() && !(t.is_cpu() && t.dim() == 0))
+      seen.insert(t.device().type());
+  };
+  for (const auto& v : torch::jit::last(*stack, op.schema().arguments().size()))
+    if (v.isTensor())
+      note(v.toTensor());
+    else if (v.isTensorList())
+      for (const at::Tensor& t : v.toTensorVector())
+        note(t);
+  const auto& name = op.schema().name();
+  if (seen.size() > 1 && name.find("copy_") == std::string::npos)
+    mixing.insert(name);
+  // Its key is out of this call only, so that what the operation consists of is seen as well.
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                c10::DispatchKey::TESTING_ONLY_GenericMode), stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&note_devices>());
+}
+
+} // namespace
+
+TEST_CASE("no operation mixes memories") {
+  // On the meta device tensors have a place but no values: what would mix it with host memory shows.
+  mixing.clear();
+  const c10::impl::IncludeDispatchKeyGuard watched(c10::DispatchKey::TESTING_ONLY_GenericMode);
+  const auto there = at::ones({2, 2}, at::TensorOptions(c10::kMeta));
+  try {
+    at::mm(there, at::ones({2, 2})); // that would be noticed
+  } catch (const c10::Error&) {
+  }
+  REQUIRE(mixing.erase("aten::mm") == 1);
+  for (const auto& config : configs())
+    for (const auto type : {dtype::f32, dtype::bf16, dtype::f8_e4m3}) {
+      const auto d = make_device_decoder(c10::Device(c10::kMeta), config, {pool, context, 1, type});
+      d->swap();
+      std::vector<std::int32_t> tokens(20, 1), blocks{3, 1, 2};
+      const auto part = [&](std::int32_t start, std::size_t n, bool wants) {
+        return token_run{std::span(tokens).first(n), start, blocks.data(), wants};
+      };
+      const std::vector<token_run> runs{part(0, 20, false), part(25, 1, false), part(20, 7, false),
+                                        part(3, 1, false)};
+      d->forward(runs);
+      d->copy_block(1, 2);
+      const auto wants = part(0, 1, true);
+      REQUIRE_THROWS(d->forward({&wants, 1})); // there are no logits to read back
+    }
+  for (const auto& name : mixing)
+    UNSCOPED_INFO(name);
+  REQUIRE(mixing.empty());
+}
