@@ -5,6 +5,10 @@
 #include "runtime/model/safetensors.hpp"
 #include "runtime/random.hpp"
 
+#ifdef MILLRACE_TEST_DEVICE_DECODER // the same tests once more, over the decoder for devices
+#include "runtime/model/device_decoder.hpp"
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -68,10 +72,21 @@ inline void fill(const std::vector<tensor_view>& staging, const model::model_con
   }
 }
 
+#ifdef MILLRACE_TEST_DEVICE_DECODER
+inline const model::decoder_factory tested_decoder = model::decoders_on(c10::kCPU);
+/// It rounds differently in other company.
+constexpr float same_logp = 1e-4F;
+#else
+inline const model::decoder_factory tested_decoder; // the CPU's
+constexpr float same_logp = 0;
+#endif
+
 /// An engine whose version v has the weights of seed v.
 inline std::unique_ptr<generation::engine>
-engine_at(std::int32_t v, const generation::engine_options& options,
+engine_at(std::int32_t v, generation::engine_options options,
           const model::model_config& config = engine_config()) {
+  if (!options.decoder)
+    options.decoder = tested_decoder;
   auto e = generation::make_engine(options, config, nullptr);
   fill(e->staging(), config, static_cast<std::uint64_t>(v));
   e->install({v});
@@ -114,10 +129,16 @@ inline void run_out(generation::engine& e, results& into, int most = 10000) {
   }
 }
 
-/// Bitwise the same tokens, log-probs, versions and end.
+/// The same log-probs, bit for bit over the CPU's decoder.
+inline bool same_log_probs(const rollout& a, const rollout& b) {
+  return std::ranges::equal(a.behaviour_logp, b.behaviour_logp,
+                            [](float x, float y) { return std::abs(x - y) <= same_logp; });
+}
+
+/// The same tokens, versions, end and log-probs.
 inline bool same(const rollout& a, const rollout& b) {
-  return a.tokens == b.tokens && a.behaviour_logp == b.behaviour_logp && a.versions == b.versions
-         && a.finish == b.finish;
+  return a.tokens == b.tokens && a.versions == b.versions && a.finish == b.finish
+         && same_log_probs(a, b);
 }
 
 } // namespace millrace::test
