@@ -60,7 +60,9 @@ memory_device& the_cuda_device() {
   return device;
 }
 
-std::shared_ptr<std::byte[]> cuda_device::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte[]> cuda_device::allocate(std::size_t bytes, const void* beside) {
+  if (beside != nullptr)
+    select_gpu_of(beside);
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "allocating " + std::to_string(bytes)
                                                        + " bytes");

@@ -24,7 +24,7 @@ bool fills(const typed_copy& t, std::span<const std::byte> block) {
 
 } // namespace
 
-std::shared_ptr<std::byte[]> host_device::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte[]> host_device::allocate(std::size_t bytes, const void*) {
   return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
 }
 

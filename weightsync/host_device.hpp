@@ -9,7 +9,7 @@ namespace millrace::weightsync {
 class host_device : public memory_device {
 public:
   [[nodiscard]] std::string_view name() const override { return "host"; }
-  std::shared_ptr<std::byte[]> allocate(std::size_t bytes) override;
+  std::shared_ptr<std::byte[]> allocate(std::size_t bytes, const void* beside) override;
   void copy(std::span<const typed_copy> tasks) override;
   std::vector<std::uint64_t> checksums(
     std::span<const std::span<const std::byte>> blocks) override;

@@ -1,9 +1,9 @@
 #include "weightsync/local_transport.hpp"
 
 #include "runtime/error.hpp"
+#include "weightsync/memory_device.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
 namespace millrace::weightsync {
@@ -44,7 +44,9 @@ public:
       return {{tag, "the publisher's memory is gone", true}};
     if (request.offset > source->size() || request.to.size() > source->size() - request.offset)
       return {{tag, "a read beyond the publisher's memory", false}};
-    std::memcpy(request.to.data(), source->data() + request.offset, request.to.size());
+    const auto bytes = std::span<const std::byte>(*source).subspan(request.offset,
+                                                                   request.to.size());
+    device_for(request.memory).upload(bytes, request.to.data());
     return {{tag, {}, false}};
   }
 

@@ -14,6 +14,7 @@ public:
   [[nodiscard]] std::string_view name() const override { return "local"; }
   std::unique_ptr<exposed_memory> expose(std::size_t bytes, memory_kind kind) override;
   std::unique_ptr<reader> make_reader() override;
+  [[nodiscard]] bool reads_into(memory_kind) const override { return true; }
 
 private:
   class exposed;

@@ -40,8 +40,9 @@ class memory_device {
 public:
   virtual ~memory_device() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
-  /// Memory of its own, not initialised.
-  virtual std::shared_ptr<std::byte[]> allocate(std::size_t bytes) = 0;
+  /// Memory of its own, not initialised; of several GPUs on that which holds `beside`.
+  virtual std::shared_ptr<std::byte[]> allocate(std::size_t bytes,
+                                                const void* beside = nullptr) = 0;
   virtual void copy(std::span<const typed_copy> tasks) = 0;
   /// The same, and the checksums of the blocks that the copies fill; block i by `counts[i]` of them,
   /// in order.

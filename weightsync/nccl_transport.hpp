@@ -22,6 +22,9 @@ public:
   [[nodiscard]] std::string_view name() const override { return "nccl"; }
   std::unique_ptr<exposed_memory> expose(std::size_t bytes, memory_kind kind) override;
   std::unique_ptr<reader> make_reader() override;
+  [[nodiscard]] bool reads_into(memory_kind kind) const override {
+    return kind == memory_kind::cuda;
+  }
 
   /// Collective: brings a region of another rank here. Throws user_error when a rank is lost.
   void deliver(const remote_region& region, double timeout_s);

@@ -1,6 +1,7 @@
 #include "weightsync/pull.hpp"
 
 #include "runtime/error.hpp"
+#include "weightsync/bounced_reader.hpp"
 #include "weightsync/receiver_machine.hpp"
 #include "weightsync/stopwatch.hpp"
 #include "weightsync/unpacker.hpp"
@@ -25,8 +26,14 @@ constexpr double progress_every_s = 0.1;
 struct puller::implementation {
   implementation(transport& carrier, std::vector<tensor_view> tensors, layout target)
     : tensors(std::move(tensors)), target(std::move(target)), unpack(this->tensors),
-      reads(carrier.make_reader()) {
+      reads(reader_of(carrier)) {
     register_tensors();
+  }
+
+  std::unique_ptr<reader> reader_of(transport& carrier) {
+    auto direct = carrier.make_reader();
+    return carrier.reads_into(memory()) ? std::move(direct)
+                                        : by_way_of_host(std::move(direct), unpack.device());
   }
 
   void register_tensors() {
@@ -47,7 +54,7 @@ struct puller::implementation {
       spare.pop_back();
     }
     if (b.bytes < f.bytes)
-      b = {unpack.device().allocate(f.bytes), f.bytes};
+      b = {unpack.device().allocate(f.bytes, beside()), f.bytes};
     return {b.memory.get(), f.bytes};
   }
 
@@ -61,6 +68,11 @@ struct puller::implementation {
 
   [[nodiscard]] memory_kind memory() const {
     return tensors.empty() ? memory_kind::host : tensors[0].memory;
+  }
+
+  // Buffers are on the GPU that the tensors are on.
+  [[nodiscard]] const void* beside() const {
+    return tensors.empty() ? nullptr : tensors[0].data;
   }
 
   struct buffer {
@@ -303,7 +315,7 @@ pull_report puller::pull(const manifest& m, const pull_options& options) {
 double puller::measure_link(const manifest& m, double seconds) {
   constexpr std::size_t window = 4;
   constexpr std::size_t step = std::size_t{1} << 20U;
-  auto memory = impl_->unpack.device().allocate(window * step);
+  auto memory = impl_->unpack.device().allocate(window * step, impl_->beside());
   double best = 0;
   stopwatch total;
   for (std::size_t k = 0; !m.owners.empty() && total.seconds() < seconds;

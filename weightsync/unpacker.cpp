@@ -92,7 +92,8 @@ void unpacker::add_copies(const landing& l, const std::byte* bytes) {
     bool collect = plan_->collected[c.view];
     if (collect && !collected_[c.view])
       collected_[c.view] = device_->allocate(
-        static_cast<std::size_t>(tensors_[c.view].elements()) * sizeof(float));
+        static_cast<std::size_t>(tensors_[c.view].elements()) * sizeof(float),
+        tensors_[c.view].data);
     if (tensor.type == dtype::i8)
       add_scaled_copies(l, bytes, c);
     else
