@@ -11,34 +11,17 @@
 
 using namespace millrace;
 using namespace millrace::model;
-
-namespace {
-
-std::vector<float> numbers(random_stream& draws, std::int64_t n) {
-  std::vector<float> x;
-  for (std::int64_t i = 0; i < n; ++i)
-    x.push_back(draws.normal());
-  return x;
-}
-
-std::vector<const kernel_table*> tables() {
-  std::vector<const kernel_table*> all;
-  for (const char* name : {"generic", "avx2", "avx512", "avx512_vnni"})
-    if (const auto* t = kernels_named(name))
-      all.push_back(t);
-  return all;
-}
-
-} // namespace
+using test::kernel_tables;
+using test::normal_numbers;
 
 TEST_CASE("products equal the definition, at every edge size") {
   random_stream draws(1);
-  for (const auto* t : tables())
+  for (const auto* t : kernel_tables())
     for (const std::int64_t rows : {1, 3, 4, 7, 12, 13, 25})
       for (const std::int64_t n : {1, 15, 16, 17, 48, 64, 70, 113})
         for (const std::int64_t k : {1, 5, 32}) {
-          const auto a = numbers(draws, rows * k), w = numbers(draws, n * k);
-          const auto bias = numbers(draws, n);
+          const auto a = normal_numbers(draws, rows * k), w = normal_numbers(draws, n * k);
+          const auto bias = normal_numbers(draws, n);
           std::vector<float> packed(static_cast<std::size_t>(strips_for(n) * 16 * k));
           std::vector<float> c(static_cast<std::size_t>(rows * n), 1.0F);
           t->pack(w.data(), k, packed.data(), n, k, 0, strips_for(n));
@@ -61,8 +44,8 @@ TEST_CASE("products equal the definition, at every edge size") {
 TEST_CASE("a row's product is bitwise the same beside any other rows") {
   random_stream draws(2);
   const std::int64_t n = 100, k = 37;
-  const auto w = numbers(draws, n * k), a = numbers(draws, 40 * k);
-  for (const auto* t : tables()) {
+  const auto w = normal_numbers(draws, n * k), a = normal_numbers(draws, 40 * k);
+  for (const auto* t : kernel_tables()) {
     std::vector<float> packed(static_cast<std::size_t>(strips_for(n) * 16 * k));
     t->pack(w.data(), k, packed.data(), n, k, 0, strips_for(n));
     std::vector<float> alone(40 * n), together(40 * n);
@@ -81,7 +64,7 @@ TEST_CASE("a row's product is bitwise the same beside any other rows") {
 }
 
 TEST_CASE("exponentials are right over their whole range") {
-  for (const auto* t : tables()) {
+  for (const auto* t : kernel_tables()) {
     std::vector<float> x, w;
     for (float v = -87; v <= 0; v += 0.0371F)
       x.push_back(v);
@@ -103,7 +86,7 @@ TEST_CASE("exponentials are right over their whole range") {
 }
 
 TEST_CASE("the largest number is found, and what is not finite is told") {
-  for (const auto* t : tables()) {
+  for (const auto* t : kernel_tables()) {
     std::vector<float> x(37, -3.0F);
     x[20] = -1;
     REQUIRE(t->maximum(x.data(), 37) == -1);
@@ -119,9 +102,9 @@ TEST_CASE("the largest number is found, and what is not finite is told") {
 
 TEST_CASE("all instruction sets agree") {
   random_stream draws(4);
-  const auto all = tables();
+  const auto all = kernel_tables();
   const std::int64_t d = 54, rows = 3;
-  const auto x = numbers(draws, rows * 2 * d), w = numbers(draws, d);
+  const auto x = normal_numbers(draws, rows * 2 * d), w = normal_numbers(draws, d);
   std::vector<std::vector<float>> norm, gated;
   for (const auto* t : all) {
     norm.emplace_back(static_cast<std::size_t>(rows * d));

@@ -1,11 +1,14 @@
 #pragma once
 
+#include "runtime/error.hpp"
+#include "runtime/model/kernels.hpp"
 #include "runtime/model/model_config.hpp"
 #include "runtime/random.hpp"
 #include "runtime/scratch_folder.hpp"
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,6 +44,32 @@ inline std::vector<std::int32_t> random_tokens(random_stream& draws, std::int64_
   for (std::int64_t i = 0; i < n; ++i)
     tokens.push_back(static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(vocabulary))));
   return tokens;
+}
+
+/// The instruction sets' kernels that this processor can run.
+inline std::vector<const model::kernel_table*> kernel_tables() {
+  std::vector<const model::kernel_table*> all;
+  for (const char* name : {"generic", "avx2", "avx512", "avx512_vnni"})
+    if (const auto* t = model::kernels_named(name))
+      all.push_back(t);
+  return all;
+}
+
+inline std::vector<float> normal_numbers(random_stream& draws, std::int64_t n) {
+  std::vector<float> x;
+  for (std::int64_t i = 0; i < n; ++i)
+    x.push_back(draws.normal());
+  return x;
+}
+
+/// What a user_error said; empty where there was none.
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const user_error& e) {
+    return e.what();
+  }
+  return "";
 }
 
 } // namespace millrace::test

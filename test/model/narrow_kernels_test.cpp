@@ -14,23 +14,10 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using test::kernel_tables;
+using test::normal_numbers;
 
 namespace {
-
-std::vector<float> numbers(random_stream& draws, std::int64_t n) {
-  std::vector<float> x;
-  for (std::int64_t i = 0; i < n; ++i)
-    x.push_back(draws.normal());
-  return x;
-}
-
-std::vector<const kernel_table*> tables() {
-  std::vector<const kernel_table*> all;
-  for (const char* name : {"generic", "avx2", "avx512", "avx512_vnni"})
-    if (const auto* t = kernels_named(name))
-      all.push_back(t);
-  return all;
-}
 
 float to_bf16(float x) {
   std::uint16_t half = 0;
@@ -93,12 +80,12 @@ struct narrow_matrix {
 TEST_CASE("narrow products equal the definition, at every edge size") {
   random_stream draws(21);
   for (const auto type : {dtype::bf16, dtype::i8})
-    for (const auto* t : tables())
+    for (const auto* t : kernel_tables())
       for (const std::int64_t rows : {1, 2, 5, 7, 13, 26})
         for (const std::int64_t n : {1, 16, 31, 48})
           for (const std::int64_t k : {1, 7, 64, 130}) {
             const narrow_matrix w(*t, type, n, k, draws);
-            const auto a = numbers(draws, rows * k), bias = numbers(draws, n);
+            const auto a = normal_numbers(draws, rows * k), bias = normal_numbers(draws, n);
             const auto c = w.product(*t, a.data(), rows, bias.data());
             double worst = 0;
             for (std::int64_t i = 0; i < rows; ++i)
@@ -130,9 +117,9 @@ TEST_CASE("narrow products equal the definition, at every edge size") {
 TEST_CASE("a row's narrow product is bitwise the same beside any other rows") {
   random_stream draws(22);
   const std::int64_t n = 100, k = 200;
-  const auto a = numbers(draws, 40 * k);
+  const auto a = normal_numbers(draws, 40 * k);
   for (const auto type : {dtype::bf16, dtype::i8})
-    for (const auto* t : tables()) {
+    for (const auto* t : kernel_tables()) {
       const narrow_matrix w(*t, type, n, k, draws);
       std::vector<float> alone;
       for (std::int64_t i = 0; i < 40; ++i)
@@ -147,14 +134,14 @@ TEST_CASE("a row's narrow product is bitwise the same beside any other rows") {
 }
 
 TEST_CASE("all instruction sets agree on 8-bit products") {
-  for (const auto* t : tables()) {
+  for (const auto* t : kernel_tables()) {
     random_stream draws(23);
     const narrow_matrix w(*t, dtype::i8, 33, 150, draws);
-    const auto a = numbers(draws, 5 * 150);
+    const auto a = normal_numbers(draws, 5 * 150);
     const auto c = w.product(*t, a.data(), 5);
     random_stream again(23);
-    const narrow_matrix first(*tables()[0], dtype::i8, 33, 150, again);
-    const auto expected = first.product(*tables()[0], a.data(), 5);
+    const narrow_matrix first(*kernel_tables()[0], dtype::i8, 33, 150, again);
+    const auto expected = first.product(*kernel_tables()[0], a.data(), 5);
     for (std::size_t i = 0; i < c.size(); ++i)
       REQUIRE(c[i] == Approx(expected[i]).epsilon(1e-5).margin(1e-5));
   }
@@ -163,10 +150,10 @@ TEST_CASE("all instruction sets agree on 8-bit products") {
 TEST_CASE("activations that are not finite are not hidden by quantising") {
   random_stream draws(24);
   for (const auto type : {dtype::bf16, dtype::i8})
-    for (const auto* t : tables())
+    for (const auto* t : kernel_tables())
       for (const float bad : {NAN, INFINITY, -INFINITY}) {
         const narrow_matrix w(*t, type, 16, 70, draws);
-        auto a = numbers(draws, 70);
+        auto a = normal_numbers(draws, 70);
         a[66] = bad;
         const auto c = w.product(*t, a.data(), 1);
         REQUIRE(std::none_of(c.begin(), c.end(), [](float x) { return std::isfinite(x); }));
@@ -181,7 +168,7 @@ TEST_CASE("a packed matrix gives its rows back") {
       std::vector<float> values, scales(48);
       std::vector<std::byte> packed(packed_matrix::bytes(type, n, k));
       if (type == dtype::f32) {
-        values = numbers(draws, n * k);
+        values = normal_numbers(draws, n * k);
         kernels().pack_lanes(reinterpret_cast<const std::byte*>(values.data()), k * 4,
                              packed.data(), n, k, 0, 0, strips_for(n));
       } else {

@@ -15,17 +15,9 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using test::error_of;
 
 namespace {
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const user_error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

@@ -10,19 +10,7 @@
 
 using namespace millrace;
 using namespace millrace::model;
-
-namespace {
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const user_error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-} // namespace
+using test::error_of;
 
 TEST_CASE("text survives encoding and decoding") {
   const auto ascii = make_character_tokenizer();
