@@ -1,10 +1,11 @@
 #include "actors/evaluation.hpp"
 
+#include "actors/engine_device.hpp"
 #include "rollout/generator_plugins.hpp"
 #include "rollout/openai_engine.hpp"
 #include "rollout/tokenized_feed.hpp"
-
 #include "runtime/error.hpp"
+#include "runtime/model/weight_transfer.hpp"
 
 #include <algorithm>
 
@@ -17,6 +18,10 @@ evaluation::evaluation(const settings& s, const model::model_config& config,
   generation::engine_options o;
   o.max_batch = s.generator.max_batch;
   o.threads = s.generator.threads;
+  // A device's memory is for the generators and the trainer; half of it does here.
+  if (s.generator.device == compute_device::cuda && s.generator.dtype != weight_dtype::fp32)
+    o.weights = dtype::bf16;
+  place_engine(o, s.generator.device, 0, "generator.device");
   // A server of the generators' has their weights, not those that are evaluated.
   auto own = s;
   if (own.generator.backend.name == generation::openai_backend)
@@ -82,7 +87,7 @@ double evaluation::progress() const {
 }
 
 evaluation_report evaluation::run(version v, std::span<const tensor_view> weights) {
-  copy_weights(weights, engine_->staging());
+  model::transfer_weights(weights, engine_->staging());
   begin(v);
   while (step()) {
   }

@@ -27,7 +27,8 @@ struct evaluation_report {
   }
 };
 
-/// Answers the held-out prompts with an engine of its own, a step at a time.
+/// Answers the held-out prompts with an engine of its own, on the generators' device, a step at a time:
+/// in fp32, or on a CUDA device in bf16 where the generators are not in fp32.
 class evaluation {
 public:
   evaluation(const settings& s, const model::model_config& config,

@@ -15,7 +15,8 @@ namespace millrace {
 /// How the commands that answer with a model use the machine.
 struct engine_arguments {
   std::string model;          ///< a Hugging Face folder, or that of a run or checkpoint
-  std::string dtype = "fp32"; ///< fp32, bf16 or int8
+  std::string device = "cpu"; ///< cpu or cuda
+  std::string dtype = "fp32"; ///< fp32, bf16, int8 (on the CPU) or fp8 (on a CUDA device)
   std::int32_t threads = 0;   ///< 0: as many as there are cores
   std::int32_t max_batch = 32;
   std::int32_t max_context = 0; ///< 0: the model's, 8192 at most

@@ -10,6 +10,7 @@
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
 #include "runtime/metrics/process.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "runtime/report.hpp"
 #include "trainer/memory_estimate.hpp"
 
@@ -23,12 +24,13 @@ namespace millrace {
 namespace {
 
 /// Weights leave the trainer in the generators' precision: bf16, or 8-bit integers with a scale per
-/// row for matrices, and stay so there: the generator computes in it.
+/// row for matrices, and stay so there: the generator computes in it. E4M3 is made of bf16 where it
+/// arrives: that is the GPU's work.
 std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype generator) {
   if (generator == weight_dtype::fp32)
     return {};
   return [generator](const weightsync::placement& p, dtype own) {
-    if (generator == weight_dtype::bf16)
+    if (generator == weight_dtype::bf16 || generator == weight_dtype::fp8)
       return dtype::bf16;
     return p.shape.size() == 2 ? dtype::i8 : own;
   };
@@ -217,7 +219,10 @@ void training_run::make_parts() {
   parts_.backend = std::move(backend);
   if (resumed_)
     parts_.saved_stream = resumed_->state.at("stream.json");
-  evaluation_ = std::make_unique<evaluation>(options_, w.model, tokens_, *source_, judge_);
+  auto own = options_;
+  if (parts_.here.generator == 0) // their device may not be here
+    own.generator.device = own.trainer.device;
+  evaluation_ = std::make_unique<evaluation>(own, w.model, tokens_, *source_, judge_);
 }
 
 void training_run::warm_up() {
@@ -358,6 +363,9 @@ run_outcome training_run::execute() {
 } // namespace
 
 run_outcome run_training(const run_request& request) {
+  // Before there is a folder of a run that can't be.
+  if (workers_here(request.options).generator > 0)
+    static_cast<void>(model::torch_device(request.options.generator.device, 0, "generator.device"));
   return training_run(request).execute();
 }
 

@@ -1,6 +1,7 @@
 #include "actors/workers.hpp"
 
 #include "actors/engine_intake.hpp"
+#include "actors/engine_device.hpp"
 #include "actors/evaluation.hpp"
 #include "actors/evaluator_actor.hpp"
 #include "actors/generator_actor.hpp"
@@ -21,11 +22,6 @@ namespace millrace {
 
 double stream_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// The type of matrices in a generator of this precision.
-static dtype computed_type(weight_dtype t) {
-  return t == weight_dtype::fp32 ? dtype::f32 : t == weight_dtype::bf16 ? dtype::bf16 : dtype::i8;
 }
 
 std::shared_ptr<weightsync::transport> make_transport(const settings& s) {
@@ -61,7 +57,7 @@ std::string worker_factory::fresh_receiver_name(const std::string& name) {
 
 child_spec worker_factory::generator(int index, const stream_handles& peers) {
   auto name = name_of("generator", index);
-  auto spawn = [this, name, &peers](caf::event_based_actor* parent) -> caf::actor {
+  auto spawn = [this, name, index, &peers](caf::event_based_actor* parent) -> caf::actor {
     const auto& s = parts_.options;
     generation::engine_options e;
     e.max_batch = s.generator.max_batch;
@@ -69,7 +65,8 @@ child_spec worker_factory::generator(int index, const stream_handles& peers) {
     e.threads = s.generator.threads;
     e.prefill_tokens = s.generator.prefill_chunk;
     e.kv = s.generator.kv;
-    e.weights = computed_type(s.generator.dtype);
+    e.weights = type_of(s.generator.dtype);
+    place_engine(e, s.generator.device, index, "generator.device");
     e.clock = stream_now;
     std::shared_ptr<generation::engine> engine
       = generation::make_engine(s, e, parts_.model, parts_.tokens, parts_.prompts);
@@ -115,7 +112,10 @@ child_spec worker_factory::evaluator(const stream_handles& peers) {
   auto name = parts_.node.empty() ? std::string("evaluator") : parts_.node + "/evaluator";
   auto spawn = [this, name, &peers](caf::event_based_actor* parent) {
     const auto& s = parts_.options;
-    auto work = std::make_shared<evaluation>(s, parts_.model, parts_.tokens, *parts_.prompts,
+    auto own = s;
+    if (!generates_)
+      own.generator.device = s.trainer.device;
+    auto work = std::make_shared<evaluation>(own, parts_.model, parts_.tokens, *parts_.prompts,
                                              parts_.judge);
     auto intake = std::make_shared<engine_intake>(parts_.carrier, work->engine(),
                                                   s.weight_sync.timeout_s, s.weight_sync.retries);
@@ -155,6 +155,7 @@ child_spec worker_factory::more(const std::string& kind, int index, const stream
 
 std::vector<child_spec> worker_factory::all(const node_actors_settings& counts,
                                             const stream_handles& peers) {
+  generates_ = counts.generator > 0;
   std::vector<child_spec> out;
   for (int i = 0; i < counts.replay; ++i)
     out.push_back(replay(peers));

@@ -56,6 +56,7 @@ private:
   std::string fresh_receiver_name(const std::string& name);
 
   worker_parts parts_;
+  bool generates_ = true; ///< this process: then it has the generators' device
   int lives_ = 0; ///< receivers started; used by the supervisor's thread
 };
 

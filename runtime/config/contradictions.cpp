@@ -144,6 +144,12 @@ void check_devices(const settings& s, texts& out) {
   if (s.generator.dtype == weight_dtype::int8 && on_cuda(s.generator.device))
     out.push_back("generator.dtype: found \"int8\" with generator.device \"cuda\", whose 8 bits are "
                   "\"fp8\"");
+  if (on_cuda(s.generator.device) && !s.generator.backend.name.empty())
+    out.push_back("generator.device: found \"cuda\" with generator.backend \"" + s.generator.backend.name
+                  + "\", which computes where it chooses and takes weights in host memory; set \"cpu\"");
+  if (on_cuda(s.generator.device) && s.weight_sync.delta)
+    out.push_back("weight_sync.delta: found true with generator.device \"cuda\"; changes are put "
+                  "together in host memory only");
   if (s.trainer.parallel.backend == rank_backend::nccl && !on_cuda(s.trainer.device))
     out.push_back("trainer.parallel.backend: found \"nccl\" with trainer.device \"cpu\"; NCCL carries "
                   "tensors between CUDA devices; set \"auto\", or trainer.device to \"cuda\"");
