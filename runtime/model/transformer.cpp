@@ -2,6 +2,8 @@
 
 #include "runtime/error.hpp"
 #include "runtime/model/checkpoint.hpp"
+#include "runtime/model/recomputed_layer.hpp"
+#include "runtime/model/tensor_parallel_ops.hpp"
 #include "runtime/model/transformer_ops.hpp"
 
 #include <ATen/ATen.h>
@@ -29,6 +31,19 @@ dtype element_type(const at::Tensor& t) {
     default: break;
   }
   throw invariant_error("a parameter is neither fp32, bf16 nor fp16");
+}
+
+/// How many positions the batch has at most; without asking a device, which would have to be waited for.
+std::int64_t positions_of(const packed_batch& batch) {
+  if (batch.positions.device().is_cpu())
+    return batch.positions.max().item<std::int64_t>() + 1;
+  const segments parts{batch.cu_seqlens, batch.prefixes};
+  std::int64_t most = 0;
+  for (std::int64_t s = 0; s < parts.count(); ++s) {
+    const auto p = parts.prefix_of(s);
+    most = std::max<std::int64_t>(most, parts.length(s) + (p < 0 ? 0 : parts.length(p)));
+  }
+  return most;
 }
 
 /// A sequence that is continued is followed at once by what continues it.
@@ -167,6 +182,11 @@ std::shared_ptr<const rotary> transformer::parts::rotation_for(std::int64_t posi
     made->host = make_rope_tables(config, std::max<std::int64_t>(2 * positions, 64));
     for (const auto s : made->host.sin)
       made->minus_sin.push_back(-s);
+    const auto table = [&](const std::vector<float>& values) {
+      return at::tensor(values, at::kFloat).view({-1, config.head_dim / 2}).to(flat.device());
+    };
+    made->cos = table(made->host.cos);
+    made->sin = table(made->host.sin);
     rotation = std::move(made);
   }
   return rotation;
@@ -216,6 +236,7 @@ transformer::transformer(transformer&&) noexcept = default;
 transformer& transformer::operator=(transformer&&) noexcept = default;
 
 void transformer::initialise(std::uint64_t seed) {
+  ensure(device().is_cpu(), "random weights are made in host memory");
   ensure(!parts_->group, "random weights are made for the whole model, then handed out");
   model::initialise(parts_->config, views(), seed);
 }
@@ -236,9 +257,9 @@ at::Tensor transformer::hidden(const packed_batch& batch) const {
     layout->kv_heads = parts_->config.num_key_value_heads;
     layout->head_dim = parts_->config.head_dim;
     layout->parts = {ends, batch.prefixes};
-    layout->trees = layout->parts.trees();
     layout->positions = batch.positions.contiguous();
-    layout->rotation = parts_->rotation_for(batch.positions.max().item<std::int64_t>() + 1);
+    layout->rotation = parts_->rotation_for(positions_of(batch));
+    complete(*layout, x);
     for (const auto& l : parts_->layers) {
       const auto forward = [&p = *parts_, &l, layout](const at::Tensor& in) {
         return p.forward(l, in, layout);
@@ -268,6 +289,7 @@ std::vector<tensor_view> transformer::views() const {
 }
 
 at::Tensor transformer::flat() const { return parts_->flat; }
+c10::Device transformer::device() const { return parts_->flat.device(); }
 
 at::Tensor transformer::flat_gradient() {
   auto& g = parts_->flat_gradient;
@@ -284,8 +306,9 @@ void transformer::requires_gradient(bool on) {
     p.value.set_requires_grad(on);
 }
 
-transformer transformer::frozen_copy() const {
-  transformer copy(parts_->whole, parts_->flat.options(), parts_->group);
+transformer transformer::frozen_copy(std::optional<c10::Device> device) const {
+  transformer copy(parts_->whole, parts_->flat.options().device(device.value_or(this->device())),
+                   parts_->group);
   copy.copy_from(*this);
   copy.compute_in(parts_->compute);
   copy.requires_gradient(false);

@@ -6,11 +6,13 @@
 #include "runtime/tensor_view.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/TensorOptions.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,8 @@ struct named_tensor {
   at::Tensor value;
 };
 
-/// The decoder-only transformer as the trainer sees it: fp32 parameters that take gradients.
+/// The decoder-only transformer as the trainer sees it: fp32 parameters that take gradients. On the CPU
+/// its operations are fused kernels; on other devices they are composed of ATen's.
 ///
 /// All parameters are views of one flat buffer (and, on request, all gradients of another), so that
 /// an optimizer, a norm or an average is one operation instead of one per tensor.
@@ -73,6 +76,8 @@ public:
 
   /// All parameters in one [P] tensor: the memory that parameters() are views of.
   [[nodiscard]] at::Tensor flat() const;
+  /// Where it lies. Batches must be there, too.
+  [[nodiscard]] c10::Device device() const;
 
   /// Makes every parameter's gradient a view of one [P] tensor, zeroed, and returns it. Backward
   /// then adds into it: zero it in place between steps, never reset the gradients.
@@ -81,9 +86,10 @@ public:
   /// Whether parameters take gradients (true at first).
   void requires_gradient(bool on);
 
-  /// A copy with its own parameters; frozen, for reference and old policies.
-  [[nodiscard]] transformer frozen_copy() const;
-  /// Copies the other's values; both must have the same configuration.
+  /// A copy with its own parameters; frozen, for reference and old policies. On the same device unless
+  /// another one is named.
+  [[nodiscard]] transformer frozen_copy(std::optional<c10::Device> device = std::nullopt) const;
+  /// Copies the other's values, from whatever device; both must have the same configuration.
   void copy_from(const transformer& other);
 
   /// Whether layers compute their inner values again in the backward pass instead of keeping them:

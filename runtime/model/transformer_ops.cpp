@@ -20,10 +20,12 @@ using torch::autograd::variable_list;
 constexpr std::int64_t row_grain = 64; ///< rows worth a thread
 constexpr std::int64_t sum_rows = 256; ///< rows of one partial sum, whatever the threads
 
+thread_local bool always_composed = false;
+
 /// Kernels compute in fp32. What is bf16 is made so on its way in, and bf16 again on its way out and
 /// where it is kept for the backward pass.
 bool fused(const at::Tensor& x) {
-  return x.device().is_cpu()
+  return !always_composed && x.device().is_cpu()
          && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
@@ -210,42 +212,25 @@ struct fused_attention : Function<fused_attention> {
   }
 };
 
-/// cos or sin at the batch's positions, for x of [N, heads, dim / 2].
-at::Tensor angles(const std::vector<float>& table, const attention_layout& layout,
-                  const at::Tensor& like) {
-  const auto half = layout.head_dim / 2;
-  const auto rows = static_cast<std::int64_t>(table.size()) / half;
-  const auto all = at::from_blob(const_cast<float*>(table.data()), {rows, half}, at::kFloat);
-  return all.index_select(0, layout.positions.cpu()).to(like.options()).unsqueeze(1);
-}
-
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const auto halves = x.chunk(2, -1);
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
-/// All segments, each with its prefix before it, padded to the longest at their ends: causality
-/// keeps the padding unseen. What a prefix's own queries find a second time is left out.
-at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& layout) {
-  const auto n = qkv.size(0), h = layout.heads, kv = layout.kv_heads, dim = layout.head_dim;
-  const auto heads = qkv.view({n, h + 2 * kv, dim});
-  const auto cos = angles(layout.rotation->host.cos, layout, qkv);
-  const auto sin = angles(layout.rotation->host.sin, layout, qkv);
-  const auto turned = at::cat({rotated(heads.narrow(1, 0, h + kv), cos, sin),
-                               heads.narrow(1, h + kv, kv)}, 1);
-  const auto& parts = layout.parts;
-  const auto sequences = parts.count();
+padded_rows pad(const segments& parts, std::int64_t rows, c10::Device device) {
   const auto before = [&](std::int64_t s) {
     return parts.prefix_of(s) < 0 ? 0 : parts.length(parts.prefix_of(s));
   };
-  std::int64_t longest = 0;
-  for (std::int64_t s = 0; s < sequences; ++s)
-    longest = std::max<std::int64_t>(longest, before(s) + parts.length(s));
-  auto gather = at::zeros({sequences * longest}, at::kLong), back = at::empty({n}, at::kLong);
+  padded_rows out;
+  out.segments = parts.count();
+  for (std::int64_t s = 0; s < out.segments; ++s)
+    out.longest = std::max<std::int64_t>(out.longest, before(s) + parts.length(s));
+  auto gather = at::zeros({out.segments * out.longest}, at::kLong);
+  auto back = at::empty({rows}, at::kLong);
   auto* from = gather.mutable_data_ptr<std::int64_t>();
   auto* slot_of = back.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t s = 0; s < sequences; ++s) {
-    auto slot = s * longest;
+  for (std::int64_t s = 0; s < out.segments; ++s) {
+    auto slot = s * out.longest;
     for (std::int64_t i = 0; i < before(s); ++i)
       from[slot++] = parts.begin(parts.prefix_of(s)) + i;
     for (std::int64_t i = parts.begin(s); i < parts.begin(s + 1); ++i) {
@@ -253,141 +238,54 @@ at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& lay
       from[slot++] = i;
     }
   }
-  const auto padded = turned.index_select(0, gather.to(qkv.device()))
-                        .view({sequences, longest, h + 2 * kv, dim}).transpose(1, 2);
+  out.from = gather.to(device);
+  out.slot = back.to(device);
+  return out;
+}
+
+/// Over the padded rectangle: causality keeps the padding unseen. What a prefix's own queries find a
+/// second time is left out. Angles are applied in fp32, whatever the layers compute in.
+at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& layout) {
+  const auto n = qkv.size(0), h = layout.heads, kv = layout.kv_heads, dim = layout.head_dim;
+  ensure(layout.padded.has_value(), "attention is composed, but its layout isn't complete");
+  const auto& padded = *layout.padded;
+  const auto heads = qkv.view({n, h + 2 * kv, dim});
+  const auto wide = c10::promoteTypes(qkv.scalar_type(), at::kFloat);
+  const auto at_positions = [&](const at::Tensor& table) {
+    return table.index_select(0, layout.positions).to(wide).unsqueeze(1);
+  };
+  const auto turned = rotated(heads.narrow(1, 0, h + kv).to(wide),
+                              at_positions(layout.rotation->cos),
+                              at_positions(layout.rotation->sin)).to(qkv.scalar_type());
+  const auto rectangle = at::cat({turned, heads.narrow(1, h + kv, kv)}, 1)
+                           .index_select(0, padded.from)
+                           .view({padded.segments, padded.longest, h + 2 * kv, dim})
+                           .transpose(1, 2);
   const auto expand = [&](const at::Tensor& x) {
     return kv == h ? x : x.repeat_interleave(h / kv, 1);
   };
-  const auto out = at::scaled_dot_product_attention(padded.narrow(1, 0, h),
-                                                    expand(padded.narrow(1, h, kv)),
-                                                    expand(padded.narrow(1, h + kv, kv)), {}, 0.0,
-                                                    /*is_causal=*/true);
-  return out.transpose(1, 2).reshape({sequences * longest, h * dim})
-    .index_select(0, back.to(qkv.device()));
+  const auto out = at::scaled_dot_product_attention(rectangle.narrow(1, 0, h),
+                                                    expand(rectangle.narrow(1, h, kv)),
+                                                    expand(rectangle.narrow(1, h + kv, kv)), {},
+                                                    0.0, /*is_causal=*/true);
+  return out.transpose(1, 2).reshape({padded.segments * padded.longest, h * dim})
+    .index_select(0, padded.slot);
 }
-
-struct held_group : torch::CustomClassHolder {
-  group_pointer group;
-};
-
-c10::IValue hold(const group_pointer& group) {
-  auto held = c10::make_intrusive<held_group>();
-  held->group = group;
-  return c10::IValue::make_capsule(std::move(held));
-}
-
-struct into_group : Function<into_group> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
-    ctx->saved_data["group"] = hold(group);
-    return x.view_as(x);
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto holder = ctx->saved_data["group"].toCapsule();
-    auto sum = grads[0].clone(at::MemoryFormat::Contiguous);
-    static_cast<held_group&>(*holder).group->sum(sum);
-    return {sum, at::Tensor()};
-  }
-};
-
-struct out_of_group : Function<out_of_group> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& x, const group_pointer& group) {
-    auto sum = x.clone(at::MemoryFormat::Contiguous);
-    group->sum(sum);
-    return sum;
-  }
-  static variable_list backward(AutogradContext*, const variable_list& grads) {
-    return {grads[0], at::Tensor()};
-  }
-};
-
-/// All ranks' rows of a tensor, without what pads them.
-at::Tensor all_rows(const tensor_group& group, const at::Tensor& part, std::int64_t tokens) {
-  auto whole = at::empty({group.size * part.size(0), part.size(1)}, part.options());
-  group.gather(part.contiguous(), whole);
-  return whole.narrow(0, 0, tokens);
-}
-
-at::Tensor padded_rows(const tensor_group& group, const at::Tensor& x) {
-  const auto rows = (x.size(0) + group.size - 1) / group.size * group.size;
-  return rows == x.size(0) ? x.contiguous() : at::constant_pad_nd(x, {0, 0, 0, rows - x.size(0)});
-}
-
-at::Tensor own_sum(const tensor_group& group, const at::Tensor& x) {
-  const auto whole = padded_rows(group, x);
-  auto part = at::empty({whole.size(0) / group.size, x.size(1)}, x.options());
-  group.scatter_sum(whole, part);
-  return part;
-}
-
-const tensor_group& group_in(AutogradContext* ctx) {
-  return *static_cast<held_group&>(*ctx->saved_data["group"].toCapsule()).group;
-}
-
-struct gather_tokens : Function<gather_tokens> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
-                            std::int64_t tokens) {
-    ctx->saved_data["group"] = hold(group);
-    return all_rows(*group, x, tokens);
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {own_sum(group_in(ctx), grads[0]), at::Tensor(), at::Tensor()};
-  }
-};
-
-struct scatter_tokens : Function<scatter_tokens> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
-    ctx->saved_data["group"] = hold(group);
-    ctx->saved_data["tokens"] = x.size(0);
-    return own_sum(*group, x);
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {all_rows(group_in(ctx), grads[0], ctx->saved_data["tokens"].toInt()), at::Tensor()};
-  }
-};
-
-struct collect_rows : Function<collect_rows> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
-                            std::int64_t tokens) {
-    ctx->saved_data["group"] = hold(group);
-    return all_rows(*group, x, tokens);
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto& group = group_in(ctx);
-    const auto whole = padded_rows(group, grads[0]);
-    const auto rows = whole.size(0) / group.size;
-    return {whole.narrow(0, group.rank * rows, rows), at::Tensor(), at::Tensor()};
-  }
-};
-
-using layer_function = std::function<at::Tensor(const at::Tensor&)>;
-
-struct held_layer : torch::CustomClassHolder {
-  layer_function layer;
-};
-
-struct recomputed_layer : Function<recomputed_layer> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            const layer_function& layer) {
-    auto held = c10::make_intrusive<held_layer>();
-    held->layer = layer;
-    ctx->saved_data["layer"] = c10::IValue::make_capsule(std::move(held));
-    ctx->save_for_backward({x});
-    return layer(x);
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto holder = ctx->saved_data["layer"].toCapsule();
-    at::AutoGradMode with_gradient(true);
-    const auto x = ctx->get_saved_variables()[0].detach().requires_grad_();
-    static_cast<held_layer&>(*holder).layer(x).backward(grads[0]);
-    return {x.grad(), at::Tensor()};
-  }
-};
 
 maybe_tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {
   return i < parts.size() ? maybe_tensor(parts[i]) : maybe_tensor();
 }
 
 } // namespace
+
+composed_operations::composed_operations() : before_(always_composed) { always_composed = true; }
+composed_operations::~composed_operations() { always_composed = before_; }
+
+void complete(attention_layout& layout, const at::Tensor& x) {
+  layout.trees = layout.parts.trees();
+  if (!fused(x))
+    layout.padded = pad(layout.parts, layout.positions.numel(), layout.positions.device());
+}
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return fused(x) ? fused_rms_norm::apply(x, weight, eps)
@@ -413,26 +311,6 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 at::Tensor causal_attention(const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout) {
   return fused(qkv) ? fused_attention::apply(qkv, layout) : composed_attention(qkv, *layout);
-}
-
-at::Tensor enter_group(const at::Tensor& x, const group_pointer& group, std::int64_t tokens) {
-  if (!group)
-    return x;
-  return group->sequence ? gather_tokens::apply(x, group, tokens) : into_group::apply(x, group);
-}
-
-at::Tensor leave_group(const at::Tensor& x, const group_pointer& group) {
-  if (!group)
-    return x;
-  return group->sequence ? scatter_tokens::apply(x, group) : out_of_group::apply(x, group);
-}
-
-at::Tensor collect_tokens(const at::Tensor& x, const group_pointer& group, std::int64_t tokens) {
-  return group && group->sequence ? collect_rows::apply(x, group, tokens) : x;
-}
-
-at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> layer) {
-  return recomputed_layer::apply(x, layer);
 }
 
 } // namespace millrace::model

@@ -1,17 +1,17 @@
 #pragma once
 
-// The transformer's differentiable operations. On CPU in fp32 each is one fused kernel with its own
-// backward; elsewhere the same mathematics is composed of ATen's operations.
+// The transformer's differentiable operations. On CPU in fp32 and bf16 each is one fused kernel with
+// its own backward; elsewhere the same mathematics is composed of ATen's operations, which read no
+// memory themselves and so run on any device.
 
 #include "runtime/model/attention.hpp"
 #include "runtime/model/model_config.hpp"
-#include "runtime/model/tensor_parallel.hpp"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace millrace::model {
@@ -32,10 +32,32 @@ at::Tensor joined_linear(const at::Tensor& x, const joined_weights& w);
 /// silu(gate) · up of gate_up [N, 2·ff] → [N, ff]
 at::Tensor swiglu(const at::Tensor& gate_up);
 
+/// While one lives, this thread composes operations on a CPU, too: what other devices compute, for
+/// comparison.
+class composed_operations {
+public:
+  composed_operations();
+  ~composed_operations();
+  composed_operations(const composed_operations&) = delete;
+  composed_operations& operator=(const composed_operations&) = delete;
+
+private:
+  bool before_;
+};
+
 /// Rotary tables as the kernels and as ATen want them.
 struct rotary {
   rope_tables host;
   std::vector<float> minus_sin; ///< rotates back
+  at::Tensor cos, sin; ///< [positions, head_dim / 2] fp32, on the model's device
+};
+
+/// How rows of a batch are laid out as a rectangle: all segments, each with its prefix before it,
+/// padded at their ends to the longest. On the batch's device.
+struct padded_rows {
+  std::int64_t segments = 0, longest = 0;
+  at::Tensor from; ///< [segments · longest] int64: the row there; 0 where there is none
+  at::Tensor slot; ///< [N] int64: where each row lies
 };
 
 /// Where the sequences of a batch begin and end, with its rotary angles.
@@ -45,31 +67,15 @@ struct attention_layout {
   std::vector<std::int32_t> trees; ///< parts.trees()
   at::Tensor positions; ///< [N] int64
   std::shared_ptr<const rotary> rotation;
+  std::optional<padded_rows> padded; ///< where operations are composed
 };
 
-/// Rotates q and k and attends causally within each segment, and to all of its prefix: qkv [N, (heads + 2·kv_heads)·dim] →
-/// [N, heads·dim].
+/// Notes what the batch's layers need in common, for rows like `x`.
+void complete(attention_layout& layout, const at::Tensor& x);
+
+/// Rotates q and k and attends causally within each segment, and to all of its prefix: qkv
+/// [N, (heads + 2·kv_heads)·dim] → [N, heads·dim].
 at::Tensor causal_attention(const at::Tensor& qkv,
                             const std::shared_ptr<const attention_layout>& layout);
-
-// -- over the ranks of a tensor-parallel group; without one, nothing happens --------------------------
-
-using group_pointer = std::shared_ptr<const tensor_group>;
-
-/// x as it is; its gradient is summed over the ranks. Before what is split by outputs. Where the
-/// ranks share the tokens (tensor_group::sequence), x is this rank's and the result all `tokens`.
-at::Tensor enter_group(const at::Tensor& x, const group_pointer& group, std::int64_t tokens);
-
-/// The ranks' sum; its gradient is passed on as it is. After what is split by inputs. Where the ranks
-/// share the tokens, this rank's of it.
-at::Tensor leave_group(const at::Tensor& x, const group_pointer& group);
-
-/// Where the ranks share the tokens: all `tokens` of what each rank has of x. Every rank's gradient is
-/// that of all of it, and keeps its own rows. Elsewhere x.
-at::Tensor collect_tokens(const at::Tensor& x, const group_pointer& group, std::int64_t tokens);
-
-/// layer(x), whose inner values are not kept for the backward pass, but computed again there
-/// (Chen et al., 2016). x must take a gradient.
-at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> layer);
 
 } // namespace millrace::model
