@@ -10,34 +10,51 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
 
 namespace millrace::trainer {
 
+adamw_options optimizer_options(const trainer_settings& t) {
+  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip, t.offload_optimizer};
+}
+
 adamw::adamw(model::transformer& network, adamw_options options, rank_mesh* mesh, bool sharded)
     : network_(network), options_(options), mesh_(mesh), sharded_(sharded && mesh) {
   at::NoGradGuard no_grad;
-  auto flat = network.flat().detach();
   gradient_ = network.flat_gradient();
-  own_ = sharded_ ? owned_range(flat.numel(), mesh->data().rank(), mesh->data().size())
-                  : flat_range{0, flat.numel()};
-  mean_ = at::zeros({own_.end - own_.begin}, gradient_.options());
-  square_ = at::zeros_like(mean_);
+  own_ = sharded_ ? owned_range(gradient_.numel(), mesh->data().rank(), mesh->data().size())
+                  : flat_range{0, gradient_.numel()};
+  auto parameters = own_part(network.flat().detach()), gradient = own_part(gradient_);
+  auto where = gradient.options();
+  if (options_.offload) {
+    // Copies between a device and pages that can't be moved go at the link's full speed.
+    where = where.device(at::kCPU).pinned_memory(gradient.is_cuda());
+    parameters = host_parameters_ = at::zeros(parameters.sizes(), where);
+    gradient = host_gradient_ = at::zeros(gradient.sizes(), where);
+    parameters_to_host();
+  }
+  mean_ = at::zeros(gradient.sizes(), where);
+  square_ = at::zeros(gradient.sizes(), where);
   for (auto s : stretches()) {
     s.begin = std::max(s.begin, own_.begin);
     s.end = std::min(s.end, own_.end);
-    auto n = s.end - s.begin;
+    auto at = s.begin - own_.begin, n = s.end - s.begin;
     if (n > 0)
-      segments_.push_back({flat.narrow(0, s.begin, n), gradient_.narrow(0, s.begin, n),
-                           mean_.narrow(0, s.begin - own_.begin, n),
-                           square_.narrow(0, s.begin - own_.begin, n),
-                           at::zeros({}, flat.options()), s.decayed ? options_.weight_decay : 0.0,
-                           s.replicated});
+      segments_.push_back({parameters.narrow(0, at, n), gradient.narrow(0, at, n),
+                           mean_.narrow(0, at, n), square_.narrow(0, at, n),
+                           at::zeros({}, where.pinned_memory(false)),
+                           gradient_.narrow(0, s.begin, n),
+                           s.decayed ? options_.weight_decay : 0.0, s.replicated});
   }
 }
+
+at::Tensor adamw::own_part(const at::Tensor& flat) const {
+  return flat.narrow(0, own_.begin, own_.end - own_.begin);
+}
+
+void adamw::parameters_to_host() { host_parameters_.copy_(own_part(network_.flat().detach())); }
 
 /// The flat buffer in pieces that are treated alike.
 std::vector<adamw::stretch> adamw::stretches() const {
@@ -63,7 +80,7 @@ double adamw::gradient_norm() {
   double squares = 0;
   for (const auto& s : segments_)
     if (!s.replicated || mesh_->tensor_index() == 0)
-      squares += sum_of_squares(s.gradient);
+      squares += sum_of_squares(s.model_gradient);
   squares = mesh_->tensor().sum(squares);
   return std::sqrt(sharded_ ? mesh_->data().sum(squares) : squares);
 }
@@ -87,15 +104,20 @@ adamw::outcome adamw::step(double learning_rate) {
   }
   std::optional<at::Tensor> scale; // the update divides gradients by it
   if (options_.grad_clip > 0 && result.grad_norm > options_.grad_clip) {
-    scale = at::full({}, result.grad_norm / options_.grad_clip, gradient_.options());
+    scale = at::full({}, result.grad_norm / options_.grad_clip,
+                     mean_.options().pinned_memory(false));
     result.clipped = true;
   }
+  if (options_.offload)
+    host_gradient_.copy_(own_part(gradient_));
   for (auto& s : segments_) {
     s.updates.add_(1);
     at::_fused_adamw_({s.parameters}, {s.gradient}, {s.mean}, {s.square}, {}, {s.updates},
                       learning_rate, options_.beta1, options_.beta2, s.weight_decay, options_.eps,
                       /*amsgrad=*/false, /*maximize=*/false, scale);
   }
+  if (options_.offload)
+    own_part(network_.flat().detach()).copy_(host_parameters_);
   if (sharded_)
     spread_parameters();
   ++updates_;
@@ -138,8 +160,9 @@ std::vector<tensor_view> adamw::own_state() const {
 void adamw::gather_state() {
   if (!sharded_)
     return;
-  whole_mean_ = at::zeros_like(gradient_);
-  whole_square_ = at::zeros_like(gradient_);
+  auto where = mean_.options().pinned_memory(false);
+  whole_mean_ = at::zeros(gradient_.sizes(), where);
+  whole_square_ = at::zeros(gradient_.sizes(), where);
   whole_mean_.narrow(0, own_.begin, own_.end - own_.begin).copy_(mean_);
   whole_square_.narrow(0, own_.begin, own_.end - own_.begin).copy_(square_);
   for (int r = 0; r < mesh_->data().size(); ++r) {
@@ -163,6 +186,12 @@ void adamw::set_updates(std::int64_t updates) {
   updates_ = updates;
   for (auto& s : segments_)
     s.updates.fill_(static_cast<double>(updates));
+  if (options_.offload)
+    parameters_to_host(); // what else was restored with it
+}
+
+std::int64_t adamw::offloaded_bytes() const {
+  return options_.offload ? 4 * static_cast<std::int64_t>(mean_.nbytes()) : 0;
 }
 
 } // namespace millrace::trainer

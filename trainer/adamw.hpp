@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/config/settings.hpp"
 #include "runtime/model/transformer.hpp"
 #include "runtime/tensor_view.hpp"
 #include "trainer/gradient_reducer.hpp"
@@ -19,7 +20,13 @@ struct adamw_options {
   double eps = 1e-8;
   double weight_decay = 0; ///< of matrices; norms and biases are never decayed
   double grad_clip = 1;    ///< largest global norm; 0: off
+  /// The state lies in host memory, and updates are made there, wherever the model is (as ZeRO-Offload,
+  /// Ren et al. 2021): gradients come from its device, parameters go back to it.
+  bool offload = false;
 };
+
+/// trainer.beta1 … trainer.grad_clip, trainer.offload_optimizer.
+adamw_options optimizer_options(const trainer_settings& t);
 
 /// AdamW (Loshchilov and Hutter, 2019) over the flat parameters and gradients of one model, with
 /// clipping by the gradient's global norm. fp32; its state is saved and restored bit by bit.
@@ -28,6 +35,10 @@ struct adamw_options {
 /// the data-parallel ones; the norm is the whole model's on every rank, so that all clip, or skip an
 /// update, alike. With trainer.parallel.zero1 (`sharded`) a rank has both moments of its own part of
 /// the flat buffer only, updates that, and sends it to the others.
+///
+/// All of it is on the network's device, unless it is offloaded; then the host has both moments, a copy
+/// of the parameters that it updates and room for their gradient. An offloaded update gives the bits
+/// that the same update gives on a CPU.
 class adamw {
 public:
   /// The network must outlive this, and its gradients are this one's from now on: backward() adds
@@ -62,10 +73,14 @@ public:
   void scatter_state();
   void set_updates(std::int64_t updates);
 
+  /// Bytes in host memory, where it is offloaded; 0 elsewhere.
+  [[nodiscard]] std::int64_t offloaded_bytes() const;
+
 private:
-  /// Neighbours in memory that are decayed alike.
+  /// Neighbours in memory that are decayed alike. The first five are where updates are made.
   struct segment {
     at::Tensor parameters, gradient, mean, square, updates;
+    at::Tensor model_gradient; ///< the network's own
     double weight_decay = 0;
     bool replicated = false; ///< the same on every tensor-parallel rank
   };
@@ -76,6 +91,8 @@ private:
   [[nodiscard]] std::vector<stretch> stretches() const;
   [[nodiscard]] double gradient_norm();
   void spread_parameters();
+  [[nodiscard]] at::Tensor own_part(const at::Tensor& flat) const;
+  void parameters_to_host();
 
   model::transformer& network_;
   adamw_options options_;
@@ -84,6 +101,7 @@ private:
   flat_range own_;                      ///< that this rank updates
   at::Tensor gradient_;                 ///< [P]
   at::Tensor mean_, square_;            ///< of own_
+  at::Tensor host_parameters_, host_gradient_; ///< of own_, where it is offloaded
   at::Tensor whole_mean_, whole_square_; ///< [P], while the state is gathered
   std::vector<segment> segments_;
   std::int64_t updates_ = 0;

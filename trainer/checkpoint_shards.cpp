@@ -2,6 +2,7 @@
 
 #include "runtime/error.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "trainer/tensor_memory.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -30,8 +31,9 @@ copied_tensors copy_of(std::vector<tensor_view> views) {
   out.memory.resize(bytes);
   auto* at = out.memory.data();
   for (auto& v : views) {
-    std::copy_n(v.data, v.bytes(), at);
+    copy_out(v, at);
     v.data = at;
+    v.memory = memory_kind::host;
     at += v.bytes();
   }
   out.views = std::move(views);

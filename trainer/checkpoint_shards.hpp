@@ -19,7 +19,7 @@
 
 namespace millrace::trainer {
 
-/// Tensors as they were when they were copied.
+/// Tensors as they were when they were copied, from wherever they were, to host memory.
 struct copied_tensors {
   std::vector<std::byte> memory;
   std::vector<tensor_view> views; ///< of `memory`

@@ -4,12 +4,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace millrace::trainer {
+
+class rank_watch;
 
 /// A rank of the group died, stopped, or could not be reached. The group is of no use any more: the
 /// training that it did goes on from a checkpoint.
@@ -52,6 +55,10 @@ public:
   double sum(double x);
   double largest(double x);
 
+  /// A rank is gone: what is under way on CUDA devices is broken off, and every later operation throws
+  /// rank_lost. For any thread.
+  virtual void abandon() {}
+
   /// Seconds that this rank has waited for operations so far.
   [[nodiscard]] double waited_s() const { return waited_s_; }
   void wait(pending& p);
@@ -78,8 +85,13 @@ public:
   virtual ~rendezvous() = default;
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
-  /// Gloo between the processes that call this with the same name. \throws rank_lost
-  virtual std::unique_ptr<collectives> group(const std::string& name, int rank, int size) = 0;
+  /// Between the processes that call this with the same name: Gloo and, `with_cuda`, NCCL for tensors
+  /// on CUDA devices. \throws rank_lost \throws user_error where there is no NCCL
+  virtual std::unique_ptr<collectives> group(const std::string& name, int rank, int size,
+                                             bool with_cuda = false) = 0;
+  /// Calls `lost` when the process of one of the ranks 0 … size − 1 is gone. All of them call this.
+  /// \throws rank_lost
+  virtual std::unique_ptr<rank_watch> watch(int rank, int size, std::function<void()> lost) = 0;
   /// A rank other than 0 says that it is there. \throws rank_lost
   virtual void arrive() = 0;
   /// How many have said so.

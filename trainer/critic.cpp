@@ -27,12 +27,11 @@ double variance(const at::Tensor& x) {
 
 critic::critic(const settings& s, const model::transformer& policy, rank_mesh* mesh)
     : settings_(s), mesh_(mesh) {
-  const auto& t = s.trainer;
   if (s.algorithm.critic.kind == critic_kind::model) {
     network_.emplace(policy.frozen_copy());
     network_->requires_gradient(true);
     optimizer_.emplace(*network_,
-                       adamw_options{t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip}, mesh);
+                       optimizer_options(s.trainer), mesh);
   }
   auto options = policy.flat().options().dtype(at::kFloat).requires_grad(false);
   head_ = at::zeros({policy.config().hidden_size + 1}, options).requires_grad_();
@@ -43,12 +42,12 @@ critic::critic(const settings& s, const model::transformer& policy, rank_mesh* m
 
 /// [M], with gradient where that is on.
 at::Tensor critic::forward(const model::transformer& policy, const packed_sequences& packed) const {
-  model::packed_batch batch{tensor_of(packed.tokens), tensor_of(packed.positions),
-                            packed.cu_seqlens, packed.prefixes};
+  const auto device = head_.device();
   at::Tensor hidden;
   {
     at::AutoGradMode mode(network_.has_value() && at::GradMode::is_enabled());
-    hidden = (network_ ? *network_ : policy).hidden(batch).index_select(0, tensor_of(packed.rows));
+    hidden = (network_ ? *network_ : policy).hidden(batch_of(packed, device))
+               .index_select(0, tensor_of(packed.rows, device));
   }
   auto width = head_.numel() - 1;
   return at::mv(hidden.to(at::kFloat), head_.narrow(0, 0, width)) + head_.narrow(0, width, 1);
@@ -59,7 +58,8 @@ at::Tensor critic::values(const model::transformer& policy, const batch_scorer& 
   at::NoGradGuard no_grad;
   auto out = at::zeros({scorer.layout().tokens()}, at::kFloat);
   for (const auto& part : scorer.split_share(all))
-    out.index_copy_(0, scorer.layout().places(part), forward(policy, scorer.packed(part)));
+    out.index_copy_(0, scorer.layout().places(part),
+                    forward(policy, scorer.packed(part)).to(out.device()));
   if (mesh_)
     mesh_->data().all_reduce(out); // each place was filled by one rank
   return out;
@@ -88,8 +88,8 @@ void critic::update(const model::transformer& policy, const batch_scorer& scorer
       auto packed = scorer.packed(part);
       auto places = scorer.layout().places(part);
       auto out = policy_loss::ppo_value_clip(
-        {forward(policy, packed), old_values.index_select(0, places),
-         returns.index_select(0, places), {}, packed.sampled_cu_seqlens, whole},
+        {forward(policy, packed), old_values.index_select(0, places).to(head_.device()),
+         returns.index_select(0, places).to(head_.device()), {}, packed.sampled_cu_seqlens, whole},
         params);
       out.loss.backward();
       loss += out.loss.item<double>();

@@ -77,6 +77,12 @@ layer_memory layer_bytes(const model::model_config& c, const trainer_settings& t
               + (c.qk_norm ? narrow * (q + 2 * kv + q + kv) : 0);
   // The backward pass of the feed-forward layer is the widest place. Kernels compute in fp32, and need
   // what is kept in bf16 as such.
+  if (t.device == compute_device::cuda) {
+    // And q, k, v in a rectangle, keys and values once for each query head, the rectangle's result; the
+    // gate's sigmoid.
+    kept += narrow * ((q + 2 * kv) + 3 * q + ff);
+    return {kept, narrow * (3 * ff + 2 * d) + fp32 * (q + kv + d), input};
+  }
   auto passing = fp32 * (3 * ff + 2 * d) + (narrow < fp32 ? fp32 * 2 * ff + narrow * 3 * ff : 0);
   return {kept, passing, input};
 }
@@ -85,21 +91,42 @@ layer_memory layer_bytes(const model::model_config& c, const trainer_settings& t
 static void add_beside_the_policy(std::vector<memory_item>& items, const settings& s,
                                   std::int64_t weights) {
   const auto& a = s.algorithm;
+  const auto device = s.trainer.device == compute_device::cuda;
   if (a.kl.reference != kl_reference::none)
-    items.push_back({"trainer: reference", "for the KL penalty", weights});
-  if (a.critic.kind == critic_kind::model)
-    items.push_back({"trainer: critic", "weights, gradients and two moments", 4 * weights});
+    items.push_back({"trainer: reference", "for the KL penalty", weights, device});
+  if (a.critic.kind == critic_kind::model && s.trainer.offload_optimizer) {
+    items.push_back({"trainer: critic", "weights and gradients", 2 * weights, device});
+    items.push_back({"trainer: critic's optimizer", "moments, weights, gradients", 4 * weights});
+  } else if (a.critic.kind == critic_kind::model) {
+    items.push_back({"trainer: critic", "weights, gradients and two moments", 4 * weights, device});
+  }
   if (a.old_logits == old_logits_source::ewma
       || (exact(a.old_logits) && a.old_logits_fallback == old_logits_fallback::ewma))
-    items.push_back({"trainer: averaged weights", "of old log-probs", 2 * weights});
+    items.push_back({"trainer: averaged weights", "of old log-probs", 2 * weights, device});
   if (!exact(a.old_logits))
     return;
   auto versions = a.old_logits == old_logits_source::interrupt ? std::max(1, a.interrupt.slots)
                   : a.snapshot.versions > 0                    ? a.snapshot.versions
                                                                : s.rollout.eta + 1;
-  items.push_back({"trainer: kept versions", "at most " + std::to_string(versions) + ", within the budget",
-                   std::min(versions * weights, a.snapshot.memory_bytes)});
-  items.push_back({"trainer: network for kept versions", "", weights});
+  const auto how = "at most " + std::to_string(versions) + ", within the budget";
+  auto there = device ? std::min(versions * weights, a.snapshot.device_bytes) : 0;
+  there -= there % weights; // whole versions
+  if (there > 0)
+    items.push_back({"trainer: kept versions", how, there, device});
+  items.push_back({"trainer: kept versions", how,
+                   std::min(versions * weights - there, a.snapshot.memory_bytes)});
+  items.push_back({"trainer: network for kept versions", "", weights, device});
+}
+
+/// The optimiser's state, and what it needs in host memory where it is offloaded.
+static memory_item optimizer_memory(const trainer_settings& t, std::int64_t parameters) {
+  const auto dp = std::max<std::int64_t>(1, t.parallel.dp);
+  const auto sharded = t.parallel.zero1 && dp > 1;
+  const auto over = sharded ? ", over " + std::to_string(dp) + " ranks" : std::string();
+  const auto of = parameters / (sharded ? dp : 1) * fp32;
+  if (t.offload_optimizer)
+    return {"trainer: optimizer", "two moments, weights, gradients, offloaded" + over, 4 * of};
+  return {"trainer: optimizer", "two moments" + over, 2 * of, t.device == compute_device::cuda};
 }
 
 /// Of a minibatch, or of a warm-up step: no micro-batch is longer.
@@ -115,18 +142,18 @@ static std::int64_t tokens_at_a_time(const model::model_config& c, const setting
 
 std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s) {
   const auto& t = s.trainer;
-  auto tp = std::max<std::int64_t>(1, t.parallel.tp), dp = std::max<std::int64_t>(1, t.parallel.dp);
+  const auto device = t.device == compute_device::cuda;
+  auto tp = std::max<std::int64_t>(1, t.parallel.tp);
   auto n = parameters_of(c, tp);
-  auto sharded = t.parallel.zero1 && dp > 1;
   std::vector<memory_item> items;
-  items.push_back({"trainer: weights", millions(n) + " parameters, fp32", n * fp32});
+  items.push_back({"trainer: weights", millions(n) + " parameters, fp32", n * fp32, device});
   if (tp > 1)
     items.push_back({"trainer: whole weights", "rank 0, to publish and save",
                      parameters_of(c) * fp32});
-  items.push_back({"trainer: gradients", "fp32", n * fp32});
-  items.push_back({"trainer: optimizer", sharded ? "two moments, over " + std::to_string(dp) + " ranks"
-                                                 : "two moments",
-                   2 * n * fp32 / (sharded ? dp : 1)});
+  else if (device)
+    items.push_back({"trainer: weights on the host", "to publish and save", n * fp32});
+  items.push_back({"trainer: gradients", "fp32", n * fp32, device});
+  items.push_back(optimizer_memory(t, n));
   add_beside_the_policy(items, s, n * fp32);
   auto tokens = std::min<std::int64_t>(t.micro_batch_tokens, tokens_at_a_time(c, s));
   auto layer = layer_bytes(c, t);
@@ -136,10 +163,12 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
                    std::to_string(tokens) + " tokens of a micro-batch"
                      + (t.compute == compute_dtype::bf16 ? ", bf16" : "")
                      + (t.activation_checkpointing ? ", recomputed" : ""),
-                   tokens * (kept + layer.passing + 4 * d * fp32)});
+                   tokens * (kept + layer.passing + 4 * d * fp32), device});
   // The gradient of the head is made whole before it is added to the rest; so is the embedding's.
   items.push_back({"trainer: head", "gradients of embedding and head",
-                   2 * (c.vocab_size / tp) * d * fp32});
+                   2 * (c.vocab_size / tp) * d * fp32, device});
+  if (device)
+    items.push_back({"trainer: libraries", "CUDA context, cuBLAS, NCCL; about", 1'000'000'000, true});
   if (s.run.checkpoint_every > 0 || s.run.steps > 0)
     items.push_back({"trainer: checkpoint", "copy that is being written", 3 * parameters_of(c) * fp32});
   return items;
@@ -182,7 +211,14 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
 std::int64_t total(const std::vector<memory_item>& items) {
   std::int64_t sum = 0;
   for (const auto& i : items)
-    sum += i.bytes;
+    sum += i.on_device ? 0 : i.bytes;
+  return sum;
+}
+
+std::int64_t device_total(const std::vector<memory_item>& items) {
+  std::int64_t sum = 0;
+  for (const auto& i : items)
+    sum += i.on_device ? i.bytes : 0;
   return sum;
 }
 

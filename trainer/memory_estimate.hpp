@@ -23,13 +23,15 @@ struct memory_item {
   std::string what; ///< "trainer: weights"
   std::string how;  ///< what it depends on: "3.1 M parameters, fp32"
   std::int64_t bytes = 0;
+  bool on_device = false; ///< in a CUDA device's memory, else the host's
 };
 
 /// Parameters of one tensor-parallel rank of `tp`.
 std::int64_t parameters_of(const model::model_config& c, std::int64_t tp = 1);
 
 /// What one layer keeps for the backward pass, and what it needs for a while on top, in bytes per
-/// token; of what it keeps, its input. Follows the operations of runtime/model/transformer_ops.cpp.
+/// token; of what it keeps, its input. Follows the operations of runtime/model/transformer_ops.cpp: on
+/// the CPU the fused ones, on a CUDA device the composed ones, without what pads them.
 struct layer_memory {
   std::int64_t kept = 0, passing = 0, input = 0;
 };
@@ -43,7 +45,9 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
 /// the generators with their KV caches, the replay buffer at its limit.
 std::vector<memory_item> run_memory(const model::model_config& c, const settings& s);
 
+/// In host memory, and on CUDA devices.
 std::int64_t total(const std::vector<memory_item>& items);
+std::int64_t device_total(const std::vector<memory_item>& items);
 
 /// "1.25 GB"
 std::string bytes_text(std::int64_t bytes);

@@ -3,7 +3,9 @@
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "trainer/collectives.hpp"
+#include "trainer/rank_watch.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
@@ -88,11 +90,19 @@ rank_processes::~rank_processes() {
 // -- mesh ------------------------------------------------------------------------------------------------
 
 rank_mesh::rank_mesh(rank_grid g, int r, std::unique_ptr<rendezvous> meeting,
-                     std::unique_ptr<rank_processes> processes)
+                     std::unique_ptr<rank_processes> processes, bool on_cuda)
     : grid(g), rank(r), processes_(std::move(processes)), meeting_(std::move(meeting)) {
-  world_ = meeting_->group("world", rank, grid.ranks());
-  data_ = meeting_->group("data" + std::to_string(tensor_index()), data_index(), grid.dp);
-  tensor_ = meeting_->group("tensor" + std::to_string(data_index()), tensor_index(), grid.tp);
+  if (on_cuda)
+    static_cast<void>(model::torch_device(compute_device::cuda, rank, "trainer.device"));
+  world_ = meeting_->group("world", rank, grid.ranks(), on_cuda);
+  data_ = meeting_->group("data" + std::to_string(tensor_index()), data_index(), grid.dp, on_cuda);
+  tensor_ = meeting_->group("tensor" + std::to_string(data_index()), tensor_index(), grid.tp,
+                            on_cuda);
+  if (on_cuda)
+    watch_ = meeting_->watch(rank, grid.ranks(), [this] {
+      for (auto* group : {world_.get(), data_.get(), tensor_.get()})
+        group->abandon();
+    });
 }
 
 rank_mesh::~rank_mesh() {
@@ -105,22 +115,26 @@ rank_mesh::~rank_mesh() {
 }
 
 std::shared_ptr<rank_mesh> rank_mesh::lead(rank_grid grid, std::unique_ptr<rendezvous> meeting,
-                                           std::unique_ptr<rank_processes> processes) {
-  meeting->post(0, std::to_string(grid.dp) + " " + std::to_string(grid.tp));
+                                           std::unique_ptr<rank_processes> processes,
+                                           bool on_cuda) {
+  meeting->post(0, std::to_string(grid.dp) + " " + std::to_string(grid.tp) + " "
+                     + std::to_string(on_cuda ? 1 : 0));
   return std::shared_ptr<rank_mesh>(
-    new rank_mesh(grid, 0, std::move(meeting), std::move(processes)));
+    new rank_mesh(grid, 0, std::move(meeting), std::move(processes), on_cuda));
 }
 
 std::shared_ptr<rank_mesh> rank_mesh::join(int rank, std::unique_ptr<rendezvous> meeting) {
   rank_grid grid;
   meeting->arrive();
   auto text = meeting->read(0);
-  ensure(std::sscanf(text.c_str(), "%d %d", &grid.dp, &grid.tp) == 2,
+  int on_cuda = 0;
+  ensure(std::sscanf(text.c_str(), "%d %d %d", &grid.dp, &grid.tp, &on_cuda) == 3,
          "rank 0 posted no grid: " + text);
   if (rank < 1 || rank >= grid.ranks())
     throw user_error("--rank: found " + std::to_string(rank) + ", but rank 0 has a grid of "
                      + std::to_string(grid.ranks()) + " ranks");
-  return std::shared_ptr<rank_mesh>(new rank_mesh(grid, rank, std::move(meeting), nullptr));
+  return std::shared_ptr<rank_mesh>(
+    new rank_mesh(grid, rank, std::move(meeting), nullptr, on_cuda != 0));
 }
 
 std::shared_ptr<const model::tensor_group> rank_mesh::tensor_group(bool sequence) {
@@ -181,6 +195,20 @@ void await_arrivals(rendezvous& meeting, rank_processes& processes, int count,
   }
 }
 
+/// Whether each rank is to have a CUDA device. \throws user_error when there are not enough of them
+bool on_cuda_devices(const settings& s, const rank_grid& grid) {
+  if (s.trainer.device != compute_device::cuda)
+    return false;
+  static_cast<void>(model::torch_device(s.trainer.device, 0, "trainer.device"));
+  const auto devices = model::cuda_devices("trainer.device");
+  if (s.trainer.parallel.spawn && grid.ranks() > devices)
+    throw user_error("trainer.parallel: found dp × tp = " + std::to_string(grid.ranks())
+                     + " with trainer.device \"cuda\", but this process sees "
+                     + std::to_string(devices) + " CUDA device" + (devices == 1 ? "" : "s")
+                     + "; expected at most one rank for each");
+  return true;
+}
+
 } // namespace
 
 std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std::string>& command) {
@@ -188,6 +216,7 @@ std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std:
   rank_grid grid{p.dp, p.tp};
   if (grid.ranks() == 1)
     return nullptr;
+  const auto on_cuda = on_cuda_devices(s, grid);
   auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(p.timeout_s * 1000));
   auto meeting = rendezvous::host(static_cast<std::uint16_t>(p.port), timeout, p.spawn);
   std::unique_ptr<rank_processes> processes;
@@ -196,7 +225,7 @@ std::shared_ptr<rank_mesh> start_ranks(const settings& s, const std::vector<std:
       command, grid.ranks() - 1, "127.0.0.1:" + std::to_string(meeting->port()), p.timeout_s);
     await_arrivals(*meeting, *processes, grid.ranks() - 1, timeout);
   }
-  return rank_mesh::lead(grid, std::move(meeting), std::move(processes));
+  return rank_mesh::lead(grid, std::move(meeting), std::move(processes), on_cuda);
 }
 
 } // namespace millrace::trainer

@@ -19,6 +19,7 @@ struct tensor_group;
 namespace millrace::trainer {
 
 class collectives;
+class rank_watch;
 class rendezvous;
 
 /// dp × tp ranks: neighbours share a replica (tensor parallel), replicas share a batch.
@@ -55,9 +56,11 @@ private:
 /// do it; the others follow, in follow_rank().
 class rank_mesh {
 public:
-  /// As rank 0: waits for the others at `meeting`, where `processes`, if any, try to come.
+  /// As rank 0: waits for the others at `meeting`, where `processes`, if any, try to come. `on_cuda`:
+  /// each rank computes on a CUDA device, and NCCL carries what lies there.
   static std::shared_ptr<rank_mesh> lead(rank_grid grid, std::unique_ptr<rendezvous> meeting,
-                                         std::unique_ptr<rank_processes> processes);
+                                         std::unique_ptr<rank_processes> processes,
+                                         bool on_cuda = false);
   /// As another one; the grid is rank 0's.
   static std::shared_ptr<rank_mesh> join(int rank, std::unique_ptr<rendezvous> meeting);
   ~rank_mesh();
@@ -87,11 +90,12 @@ public:
 
 private:
   rank_mesh(rank_grid g, int rank, std::unique_ptr<rendezvous> meeting,
-            std::unique_ptr<rank_processes> processes);
+            std::unique_ptr<rank_processes> processes, bool on_cuda);
 
   std::unique_ptr<rank_processes> processes_;
   std::unique_ptr<rendezvous> meeting_;
   std::unique_ptr<collectives> world_, data_, tensor_;
+  std::unique_ptr<rank_watch> watch_; ///< where devices would wait for the dead
   std::int64_t posted_ = 0;
 };
 

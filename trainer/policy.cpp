@@ -4,15 +4,18 @@
 #include "runtime/error.hpp"
 #include "runtime/metrics/process.hpp"
 #include "runtime/model/checkpoint.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "trainer/policy_parts.hpp"
 #include "trainer/starting_model.hpp"
 #include "trainer/step_batch.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 namespace fs = std::filesystem;
@@ -26,8 +29,7 @@ supervised_options warm_up_options(const settings& s) {
   supervised_options o;
   o.learning_rate.peak = s.warmup.lr;
   o.learning_rate.warmup_steps = std::min(20, s.warmup.steps / 10);
-  o.optimizer = {s.trainer.beta1, s.trainer.beta2, s.trainer.eps, s.trainer.weight_decay,
-                 s.trainer.grad_clip};
+  o.optimizer = optimizer_options(s.trainer);
   o.micro_batch_tokens = s.trainer.micro_batch_tokens;
   o.packing = s.trainer.packing;
   o.zero1 = s.trainer.parallel.zero1;
@@ -53,7 +55,7 @@ std::vector<std::string> check_algorithm(const settings& s, const registries* kn
 policy::parts::parts(const settings& given, const registries* extra,
                      std::shared_ptr<rank_mesh> ranks, model::loaded_model loaded)
     : s(given), known(extra ? *extra : registries{}), mesh(std::move(ranks)),
-      network(part_of(loaded.network, mesh.get(), given.trainer.parallel.sequence)), tokens(std::move(loaded.tokens)),
+      network(part_of(loaded.network, mesh.get(), given)), tokens(std::move(loaded.tokens)),
       remarks(check_algorithm(given, extra)) {
   enter();
   if (mesh && mesh->rank == 0 && mesh->grid.tp > 1)
@@ -65,8 +67,16 @@ policy::parts::parts(const settings& given, const registries* extra,
   reinforcement(network, s, known, mesh.get());
 }
 
+c10::Device trainer_device(const settings& s, const rank_mesh* mesh) {
+  if (s.deterministic && s.trainer.device == compute_device::cuda)
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0); // or cuBLAS promises nothing
+  return model::torch_device(s.trainer.device, mesh ? mesh->rank : 0, "trainer.device");
+}
+
 void policy::parts::enter() const {
   at::set_num_threads(s.trainer.threads);
+  if (const auto device = network.device(); device.is_cuda())
+    c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   if (s.deterministic)
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 }
@@ -106,6 +116,14 @@ step_statistics policy::parts::do_step(version from, std::span<const scored_grou
   return result;
 }
 
+std::vector<tensor_view> policy::parts::published_on_host() {
+  const std::pair now(at, warm_up_steps);
+  if (on_host_of != now)
+    on_host.take(published().views());
+  on_host_of = now;
+  return on_host.views();
+}
+
 policy::policy(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
 policy::policy(policy&&) noexcept = default;
 policy& policy::operator=(policy&&) noexcept = default;
@@ -113,6 +131,7 @@ policy::~policy() = default;
 
 policy policy::create(const settings& s, const registries* known, std::shared_ptr<rank_mesh> mesh) {
   static_cast<void>(check_algorithm(s, known));
+  static_cast<void>(trainer_device(s, mesh.get())); // told before anything is loaded
   auto loaded = starting_model(s);
   auto ranks = with_ranks(s, std::move(mesh), loaded.network.config());
   return policy(std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded)));
@@ -170,12 +189,13 @@ std::vector<std::string> policy::remarks() const { return parts_->remarks; }
 version policy::current() const { return parts_->at; }
 std::int64_t policy::warm_up_steps() const { return parts_->warm_up_steps; }
 std::vector<tensor_view> policy::views() const { return parts_->published().views(); }
+std::vector<tensor_view> policy::host_views() const { return parts_->published_on_host(); }
 const model::model_config& policy::config() const { return parts_->published().config(); }
 const model::tokenizer& policy::tokenizer() const { return *parts_->tokens; }
 
 void policy::save_model(const fs::path& folder) const {
   fs::create_directories(folder);
-  model::save_checkpoint(folder, config(), views(), parts_->tokens.get());
+  model::save_checkpoint(folder, config(), host_views(), parts_->tokens.get());
 }
 
 } // namespace millrace::trainer

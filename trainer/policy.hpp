@@ -34,6 +34,9 @@ class old_logit_worker;
 /// tensor operations whenever it calls in here. With settings.deterministic only deterministic
 /// kernels are used, in the whole process.
 ///
+/// With trainer.device "cuda" the model and all that training it needs is on CUDA devices, rank r's on
+/// number r of those that its process sees (modulo their count).
+///
 /// With trainer.parallel this is rank 0, and starts the others (or takes `mesh`, whose ranks wait in
 /// follow_rank()); they do what this one does until it is destroyed. All calls then may throw
 /// rank_lost (collectives.hpp), after which only destruction is left: a run goes on from its
@@ -79,8 +82,11 @@ public:
   [[nodiscard]] std::int64_t warm_up_steps() const;
 
   /// The parameters' memory, fp32, by Hugging Face's names: valid as long as this, and changed only
-  /// by warm_up() and step().
+  /// by warm_up() and step(). On the trainer's device, unless tp is above 1.
   [[nodiscard]] std::vector<tensor_view> views() const;
+  /// The same in host memory: views() where they are there, else copies, which a call after the next
+  /// warm_up() or step() overwrites.
+  [[nodiscard]] std::vector<tensor_view> host_views() const;
   [[nodiscard]] const model::model_config& config() const;
   [[nodiscard]] const model::tokenizer& tokenizer() const;
 

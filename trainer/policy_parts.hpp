@@ -10,6 +10,7 @@
 #include "trainer/collectives.hpp"
 #include "trainer/parallel.hpp"
 #include "trainer/supervised.hpp"
+#include "trainer/tensor_memory.hpp"
 #include "trainer/train_step.hpp"
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace millrace::trainer {
@@ -27,7 +29,7 @@ struct policy::parts {
   registries known;
   std::shared_ptr<rank_mesh> mesh; ///< null: one process
   model::transformer network;      ///< this rank's part of the model
-  std::optional<model::transformer> whole; ///< rank 0, where tp is above 1: all of it
+  std::optional<model::transformer> whole; ///< rank 0, where tp is above 1: all of it, on the host
   std::unique_ptr<model::tokenizer> tokens;
   std::unique_ptr<supervised> warm_up;      ///< until the first step()
   std::unique_ptr<reinforcement> reinforce; ///< from the first step() on
@@ -35,6 +37,8 @@ struct policy::parts {
   version at{0};
   std::vector<std::string> remarks;
   shard_writer shard; ///< of ranks but 0
+  host_tensors on_host; ///< the published parameters, where they aren't there
+  std::optional<std::pair<version, std::int64_t>> on_host_of; ///< `at` and warm_up_steps then
 
   parts(const settings& given, const registries* extra, std::shared_ptr<rank_mesh> ranks,
         model::loaded_model loaded);
@@ -49,14 +53,15 @@ struct policy::parts {
                           const old_logit_supply& supply);
 
   [[nodiscard]] const model::transformer& published() const { return whole ? *whole : network; }
+  std::vector<tensor_view> published_on_host();
   [[nodiscard]] adamw* optimizer() const {
     return reinforce ? &reinforce->optimizer() : warm_up ? &warm_up->optimizer() : nullptr;
   }
 
   // -- between ranks -------------------------------------------------------------------------------
 
-  /// The whole model, or a rank's part, whose values come later.
-  static model::transformer part_of(model::transformer& all, rank_mesh* mesh, bool sequence);
+  /// The whole model, or a rank's part, whose values come later; on its device.
+  static model::transformer part_of(model::transformer& all, rank_mesh* mesh, const settings& s);
   /// Makes the other ranks do what this one is about to.
   void lead(const std::string& what, const std::string& content = {}) const;
   /// What rank 0 posts, done, until it is done with.
@@ -89,6 +94,9 @@ struct policy::parts {
   /// Rank 0 has `file`; every rank fills its training tensors.
   void fill_tensors(const std::function<const std::byte*(const tensor_view&)>& file) const;
 };
+
+/// What the trainer's rank of this process computes on. \throws user_error
+c10::Device trainer_device(const settings& s, const rank_mesh* mesh);
 
 /// Starts the other ranks, unless they are there, and tells them what model it is.
 std::shared_ptr<rank_mesh> with_ranks(const settings& s, std::shared_ptr<rank_mesh> mesh,

@@ -14,10 +14,16 @@
 namespace millrace::trainer {
 
 model::transformer policy::parts::part_of(model::transformer& all, rank_mesh* mesh,
-                                         bool sequence) {
+                                         const settings& s) {
+  const auto device = trainer_device(s, mesh);
   if (mesh && mesh->grid.tp > 1)
-    return model::transformer(all.config(), {}, mesh->tensor_group(sequence));
-  return std::move(all);
+    return model::transformer(all.config(), device,
+                              mesh->tensor_group(s.trainer.parallel.sequence));
+  if (device.is_cpu())
+    return std::move(all);
+  model::transformer there(all.config(), device);
+  there.copy_from(all);
+  return there;
 }
 
 void policy::parts::lead(const std::string& what, const std::string& content) const {
@@ -46,7 +52,7 @@ void policy::parts::hand_out(const std::string& name, at::Tensor whole_value,
       shape[static_cast<std::size_t>(slice.dimension)] = whole_size(name, slice.dimension);
     whole_value = at::empty(shape, own.options());
   }
-  whole_value = whole_value.contiguous();
+  whole_value = whole_value.to(own.device()).contiguous();
   mesh->world().broadcast(whole_value, 0);
   own.copy_(slice.of(whole_value));
 }

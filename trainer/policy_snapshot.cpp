@@ -12,7 +12,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstring>
@@ -32,10 +31,6 @@ std::vector<tensor_view> prefixed(std::vector<tensor_view> views, const std::str
   for (auto& v : views)
     v.name = prefix + v.name;
   return views;
-}
-
-at::Tensor tensor_of_view(const tensor_view& v) {
-  return at::from_blob(v.data, v.shape, at::kFloat);
 }
 
 } // namespace
@@ -199,7 +194,7 @@ void policy::parts::fill_tensors(
   for (const auto& into : training_tensors()) {
     auto own = tensor_of_view(into);
     if (!mesh) {
-      std::copy_n(file(into), into.bytes(), into.data);
+      copy_in(into, file(into));
       continue;
     }
     auto view = into;
@@ -208,7 +203,7 @@ void policy::parts::fill_tensors(
       view.shape[static_cast<std::size_t>(slice.dimension)] = whole_size(into.name, slice.dimension);
     at::Tensor all;
     if (mesh->rank == 0) {
-      all = at::empty(view.shape, own.options());
+      all = at::empty(view.shape, at::kFloat); // hand_out() takes it to the device
       std::memcpy(all.data_ptr(), file(view), view.bytes());
     }
     hand_out(into.name, all, own);

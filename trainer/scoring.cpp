@@ -12,29 +12,36 @@
 
 namespace millrace::trainer {
 
-at::Tensor tensor_of(const std::vector<std::int64_t>& values) {
-  return at::tensor(values, at::kLong);
+at::Tensor tensor_of(const std::vector<std::int64_t>& values, c10::Device device) {
+  return at::tensor(values, at::kLong).to(device);
 }
 
-at::Tensor tensor_of(const std::vector<std::int32_t>& values) {
-  return at::tensor(values, at::kInt);
+at::Tensor tensor_of(const std::vector<std::int32_t>& values, c10::Device device) {
+  return at::tensor(values, at::kInt).to(device);
 }
 
-at::Tensor tensor_of(const std::vector<float>& values) { return at::tensor(values, at::kFloat); }
+at::Tensor tensor_of(const std::vector<float>& values, c10::Device device) {
+  return at::tensor(values, at::kFloat).to(device);
+}
+
+model::packed_batch batch_of(const packed_sequences& packed, c10::Device device) {
+  return {tensor_of(packed.tokens, device), tensor_of(packed.positions, device), packed.cu_seqlens,
+          packed.prefixes};
+}
 
 policy_loss::token_logprobs_result score_tokens(const model::transformer& network,
                                                 const packed_sequences& packed,
                                                 double temperature) {
-  auto hidden = network.hidden({tensor_of(packed.tokens), tensor_of(packed.positions),
-                                packed.cu_seqlens, packed.prefixes});
+  const auto device = network.device();
+  auto hidden = network.hidden(batch_of(packed, device))
+                  .index_select(0, tensor_of(packed.rows, device));
+  auto targets = tensor_of(packed.targets, device);
   if (const auto& group = network.group()) {
     auto own = model::slice_of(network.whole_config(), "lm_head.weight", group->rank, group->size);
-    return parallel_token_logprobs(hidden.index_select(0, tensor_of(packed.rows)),
-                                   network.head_weight(), tensor_of(packed.targets), temperature,
-                                   own.begin, group);
+    return parallel_token_logprobs(hidden, network.head_weight(), targets, temperature, own.begin,
+                                   group);
   }
-  return policy_loss::token_logprobs(hidden.index_select(0, tensor_of(packed.rows)),
-                                     network.head_weight(), tensor_of(packed.targets),
+  return policy_loss::token_logprobs(hidden, network.head_weight(), targets,
                                      {.temperature = temperature});
 }
 
@@ -116,8 +123,10 @@ void batch_scorer::fill(at::Tensor& logp, const model::transformer& network,
   at::NoGradGuard no_grad;
   auto shared = data_ && data_->size() > 1;
   auto into = shared ? at::zeros_like(logp) : logp;
-  for (const auto& part : split_share(which))
-    into.index_copy_(0, layout_.places(part), score_tokens(network, packed(part), temperature_).logp);
+  for (const auto& part : split_share(which)) {
+    auto scored = score_tokens(network, packed(part), temperature_).logp;
+    into.index_copy_(0, layout_.places(part), scored.to(into.device()));
+  }
   if (!shared)
     return;
   data_->all_reduce(into);

@@ -5,6 +5,7 @@
 #include "trainer/batching.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <span>
 #include <vector>
@@ -14,12 +15,15 @@ namespace millrace::trainer {
 class collectives;
 
 /// Tensors of a plain vector's contents (copied), int64, int32 or fp32.
-at::Tensor tensor_of(const std::vector<std::int64_t>& values);
-at::Tensor tensor_of(const std::vector<std::int32_t>& values);
-at::Tensor tensor_of(const std::vector<float>& values);
+at::Tensor tensor_of(const std::vector<std::int64_t>& values, c10::Device device = c10::kCPU);
+at::Tensor tensor_of(const std::vector<std::int32_t>& values, c10::Device device = c10::kCPU);
+at::Tensor tensor_of(const std::vector<float>& values, c10::Device device = c10::kCPU);
+
+/// As the model reads them, on its device.
+model::packed_batch batch_of(const packed_sequences& packed, c10::Device device);
 
 /// Log-probs, entropies and top-1 hits of the packed sequences' sampled tokens, [M] each, under
-/// `network`. The hidden states of other tokens never meet the head.
+/// `network` and on its device. The hidden states of other tokens never meet the head.
 policy_loss::token_logprobs_result score_tokens(const model::transformer& network,
                                                 const packed_sequences& packed,
                                                 double temperature);
@@ -35,7 +39,8 @@ struct token_layout {
   [[nodiscard]] at::Tensor places(std::span<const std::size_t> which) const;
 };
 
-/// Scores sequences without gradient, a micro-batch at a time. With `data`, the data-parallel ranks
+/// Scores sequences without gradient, a micro-batch at a time; what is scored goes to the network's
+/// device and comes back to the host, where the batch is. With `data`, the data-parallel ranks
 /// share the work: all of them call fill() with the same arguments.
 class batch_scorer {
 public:

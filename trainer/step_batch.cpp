@@ -155,7 +155,7 @@ void step_batch::tally(const policy_loss::outputs& out, const at::Tensor& advant
 void step_batch::tally_first_pass(const policy_loss::token_logprobs_result& scored,
                                   const at::Tensor& places) {
   at::NoGradGuard no_grad;
-  first_logp_.index_copy_(0, places, scored.logp.detach());
+  first_logp_.index_copy_(0, places, scored.logp.detach().to(first_logp_.device()));
   first_known_.index_fill_(0, places, true);
   entropy_sum_ += scored.entropy.detach().sum().item<double>();
   top1_sum_ += static_cast<double>(number_of(scored.top1));

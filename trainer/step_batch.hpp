@@ -23,7 +23,8 @@ void refuse_stale(const packed_sequences& packed, version training_from, std::in
 at::Tensor sequence_indices(std::span<const std::size_t> which);
 
 /// The batch of one training step on its way through it: tensors over all sampled tokens ([M], in
-/// the order of the rollouts) or all rollouts ([S]), and what is counted as it goes. Not movable:
+/// the order of the rollouts) or all rollouts ([S]), in host memory wherever the model is, and what is
+/// counted as it goes. Not movable:
 /// its parts refer to one another, and to the groups it was made from.
 class step_batch {
 public:

@@ -4,15 +4,35 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace millrace::trainer {
 
-/// The memory of a contiguous fp32 tensor on the host, for files. Valid as long as the tensor.
-inline tensor_view view_of(std::string name, const at::Tensor& t) {
-  return {std::move(name), dtype::f32, t.sizes().vec(),
-          reinterpret_cast<std::byte*>(t.data_ptr<float>()), memory_kind::host};
-}
+/// The memory of a contiguous fp32 tensor, for files and transfers. Valid as long as the tensor.
+tensor_view view_of(std::string name, const at::Tensor& t);
+
+/// The fp32 tensor that a view is of: the same memory, wherever it is.
+at::Tensor tensor_of_view(const tensor_view& v);
+
+/// Copies a view's contents to host memory, v.bytes() of it; and from there.
+void copy_out(const tensor_view& v, std::byte* to);
+void copy_in(const tensor_view& v, const std::byte* from);
+
+/// Tensors in host memory: themselves where they are there, else copies made by take(), with their
+/// memory kept for the next time.
+class host_tensors {
+public:
+  /// Valid as long as this and until the next call.
+  void take(const std::vector<tensor_view>& views);
+  [[nodiscard]] const std::vector<tensor_view>& views() const { return views_; }
+
+private:
+  std::size_t bytes_ = 0;
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<tensor_view> views_;
+};
 
 } // namespace millrace::trainer

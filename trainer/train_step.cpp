@@ -6,20 +6,13 @@
 #include "trainer/parallel.hpp"
 #include "trainer/step_batch.hpp"
 #include "trainer/stopwatch.hpp"
-#include "trainer/tensor_memory.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
-
-#include <cmath>
-#include <numeric>
 
 namespace millrace::trainer {
-
-using policy_loss::counts;
 
 namespace {
 
@@ -46,18 +39,7 @@ std::unique_ptr<policy_loss::loss> make_kl(const algorithm_settings& a, const re
   return policy_loss::make_loss("kl_in_loss", kl, known.losses, "algorithm.kl");
 }
 
-adamw_options optimizer_options(const trainer_settings& t) {
-  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.grad_clip};
-}
-
 } // namespace
-
-/// What a micro-batch must know of its whole minibatch.
-struct reinforcement::shares {
-  counts global;
-  at::Tensor keep;         ///< bool [tokens of the batch], for losses that choose among all of them
-  bool kept_alone = false; ///< the micro-batch is the minibatch: kept counts are its own
-};
 
 void check_names(const settings& s, const registries& known) {
   policy_loss::make_loss(s.algorithm.loss.name, loss_params(s.algorithm), known.losses);
@@ -212,178 +194,6 @@ void reinforcement::prepare(step_batch& b, const partition& minibatches,
     b.stats.remarks.push_back(std::move(remark));
 }
 
-void reinforcement::train_minibatch(step_batch& b, std::span<const std::size_t> which) {
-  std::vector<std::size_t> active, idle;
-  for (auto s : which)
-    (b.has_advantage[s] || !idle_without_advantage_ ? active : idle).push_back(s);
-  auto parts = b.scorer.split_share(idle);
-  auto first_with_gradient = parts.size();
-  for (auto& part : b.scorer.split_share(active))
-    parts.push_back(std::move(part));
-  b.own.clear();
-  for (const auto& part : parts)
-    b.own.insert(b.own.end(), part.begin(), part.end());
-  auto finite = true;
-  auto loss_before = b.loss_sum, kl_before = b.kl_sum;
-  {
-    stopwatch stage(b.stats.seconds.forward_backward);
-    auto whole = look_at_whole(b, which, parts.size() == 1 && !reducer_);
-    if (whole.global.tokens == 0)
-      return;
-    for (std::size_t i = 0; i < parts.size() && finite; ++i) {
-      if (reducer_ && i + 1 == parts.size() && i >= first_with_gradient)
-        reducer_->arm();
-      finite = train_micro_batch(b, parts[i], whole, i >= first_with_gradient);
-    }
-    finite = agree(finite);
-  }
-  stopwatch stage(b.stats.seconds.optimizer);
-  if (!finite)
-    optimizer_.discard();
-  auto update = finite ? optimizer_.step(b.stats.learning_rate) : adamw::outcome{};
-  if (update.applied) {
-    ++b.stats.updates;
-    b.stats.grad_norm += update.grad_norm;
-    b.stats.clipped_updates += update.clipped ? 1 : 0;
-    return;
-  }
-  b.loss_sum = loss_before;
-  b.kl_sum = kl_before;
-  ++b.stats.skipped_updates;
-  b.stats.remarks.push_back("training from " + to_string(b.from) + ": the "
-                            + (finite ? "gradient" : "loss") + " of " + b.where
-                            + " is not finite; its update was skipped");
-}
-
-/// Sums the gradients over ranks. Whether the loss is finite on all of them.
-bool reinforcement::agree(bool finite) {
-  if (reducer_)
-    reducer_->finish();
-  sum_partial_gradients(network_);
-  if (!reducer_)
-    return finite;
-  auto votes = tensor_of(std::vector<std::int64_t>{finite ? 0 : 1, idle_without_advantage_ ? 0 : 1});
-  mesh_->data().all_reduce(votes);
-  idle_without_advantage_ = votes[1].item<std::int64_t>() == 0;
-  return votes[0].item<std::int64_t>() == 0;
-}
-
-/// θ's log-probs of the first minibatch, of which each rank has made its share.
-void reinforcement::share_old_logp(step_batch& b, std::span<const std::size_t> which) const {
-  if (!reducer_ || !b.old.logp.defined() || !b.old.first_minibatch_is_current)
-    return;
-  auto own = b.layout.places(b.own), all = b.layout.places(which);
-  auto shared = at::zeros_like(b.old.logp).index_copy_(0, own, b.old.logp.index_select(0, own));
-  mesh_->data().all_reduce(shared);
-  b.old.logp.index_copy_(0, all, shared.index_select(0, all));
-}
-
-/// The minibatch's counts; and for losses whose masks or denominators look beyond a micro-batch,
-/// one evaluation on all of it, without gradient, first.
-reinforcement::shares reinforcement::look_at_whole(step_batch& b,
-                                                   std::span<const std::size_t> which,
-                                                   bool one_part) const {
-  shares whole;
-  whole.global.batch = static_cast<std::int64_t>(which.size());
-  for (auto s : which) {
-    auto tokens = b.layout.cu_seqlens[s + 1] - b.layout.cu_seqlens[s];
-    whole.global.tokens += tokens;
-    whole.global.sequences += tokens > 0 ? 1 : 0;
-  }
-  auto needs = loss_->needs();
-  whole.kept_alone = needs.kept_counts && one_part;
-  if (whole.global.tokens == 0 || one_part || !(needs.kept_counts || needs.batch_whole))
-    return whole;
-  at::NoGradGuard no_grad;
-  auto all = at::zeros({b.layout.tokens()}, at::kFloat);
-  b.scorer.fill(all, network_, which);
-  auto packed = pack(b.sequences, which);
-  auto places = b.layout.places(which);
-  auto out = loss_->compute(loss_inputs(b, packed, which, places, all.index_select(0, places)));
-  whole.global.kept_tokens = out.local.kept_tokens;
-  whole.global.kept_sequences = out.local.kept_sequences;
-  if (needs.batch_whole)
-    whole.keep = at::zeros({b.layout.tokens()}, at::kBool).index_copy_(0, places, out.keep);
-  return whole;
-}
-
-policy_loss::inputs reinforcement::loss_inputs(step_batch& b, const packed_sequences& packed,
-                                               std::span<const std::size_t> which,
-                                               const at::Tensor& places,
-                                               const at::Tensor& logp) const {
-  policy_loss::inputs in;
-  in.logp_new = logp;
-  in.logp_behav = b.behaviour.index_select(0, places);
-  in.advantages = b.advantages.index_select(0, places);
-  in.rewards = b.rewards.index_select(0, sequence_indices(which));
-  in.cu_seqlens = packed.sampled_cu_seqlens;
-  if (b.reference.defined())
-    in.logp_ref = b.reference.index_select(0, places);
-  if (!old_logits_)
-    return in;
-  if (!b.old.logp.defined()) {
-    in.logp_prox = old_logits_->at_micro_batch(
-      {logp.detach(), in.logp_behav, b.versions.index_select(0, places)}, b.from);
-    return in;
-  }
-  if (b.old.first_minibatch_is_current && b.before_first_update)
-    b.old.logp.index_copy_(0, places, logp.detach());
-  in.logp_prox = b.old.logp.index_select(0, places);
-  return in;
-}
-
-/// False when the loss is not finite. Without `with_gradient` the network is only evaluated, and
-/// the loss's gradient at its log-probs is expected to be 0; if it isn't, once more with gradient.
-bool reinforcement::train_micro_batch(step_batch& b, std::span<const std::size_t> which,
-                                      const shares& whole, bool with_gradient) {
-  auto packed = b.scorer.packed(which);
-  refuse_stale(packed, b.from, settings_.rollout.eta);
-  policy_loss::token_logprobs_result scored;
-  {
-    at::AutoGradMode mode(with_gradient);
-    scored = score_tokens(network_, packed, b.scorer.temperature());
-  }
-  auto logp = with_gradient ? scored.logp : scored.logp.detach().requires_grad_();
-  auto places = b.layout.places(which);
-  auto in = loss_inputs(b, packed, which, places, logp);
-  if (whole.keep.defined())
-    in.keep = whole.keep.index_select(0, places);
-  in.global = whole.global;
-  if (whole.kept_alone) {
-    in.global.reset();
-    auto local = loss_->compute(in).local;
-    in.global = whole.global;
-    in.global->kept_tokens = local.kept_tokens;
-    in.global->kept_sequences = local.kept_sequences;
-  }
-  auto out = loss_->compute(in);
-  auto total = out.loss;
-  auto kl = 0.0;
-  if (kl_) {
-    in.keep = at::Tensor();
-    in.global = whole.global;
-    auto penalty = kl_->compute(in).loss;
-    kl = penalty.item<double>();
-    total = total.add(penalty);
-  }
-  auto value = total.item<double>();
-  if (!std::isfinite(value))
-    return false;
-  total.backward();
-  if (!with_gradient && logp.grad().defined() && logp.grad().count_nonzero().item<int64_t>() > 0) {
-    idle_without_advantage_ = false;
-    return train_micro_batch(b, which, whole, true);
-  }
-  b.loss_sum += value;
-  b.kl_sum += kl;
-  ++b.stats.micro_batches;
-  b.stats.processed_tokens += static_cast<std::int64_t>(packed.tokens.size());
-  b.tally(out, in.advantages);
-  if (b.first_pass)
-    b.tally_first_pass(scored, places);
-  return true;
-}
-
 void reinforcement::finish(step_batch& b) {
   const auto& kl = settings_.algorithm.kl;
   if (reference_ && kl.reference == kl_reference::moving
@@ -398,45 +208,6 @@ void reinforcement::finish(step_batch& b) {
 
 std::shared_ptr<old_logit_worker> reinforcement::old_logit_helper(version now) {
   return old_logits_ ? old_logits_->worker(network_, now) : nullptr;
-}
-
-std::vector<tensor_view> reinforcement::tensors() const {
-  auto views = optimizer_.state();
-  for (auto& v : other_tensors())
-    views.push_back(std::move(v));
-  return views;
-}
-
-std::vector<tensor_view> reinforcement::other_tensors() const {
-  std::vector<tensor_view> views;
-  if (old_logits_)
-    for (auto& v : old_logits_->tensors())
-      views.push_back(std::move(v));
-  if (critic_)
-    for (auto& v : critic_->tensors())
-      views.push_back(std::move(v));
-  if (reference_)
-    for (auto& v : reference_->views()) {
-      v.name = "reference/" + v.name;
-      views.push_back(std::move(v));
-    }
-  return views;
-}
-
-nlohmann::json reinforcement::state() const {
-  return {{"updates", optimizer_.updates()},
-          {"old_logits", old_logits_ ? old_logits_->state() : nlohmann::json::object()},
-          {"critic", critic_ ? critic_->state() : nlohmann::json::object()},
-          {"idle_without_advantage", idle_without_advantage_}};
-}
-
-void reinforcement::restore(const nlohmann::json& state) {
-  optimizer_.set_updates(state.at("updates").get<std::int64_t>());
-  idle_without_advantage_ = state.at("idle_without_advantage").get<bool>();
-  if (critic_)
-    critic_->restore(state.at("critic"));
-  if (old_logits_)
-    old_logits_->restore(state.at("old_logits"), network_);
 }
 
 } // namespace millrace::trainer

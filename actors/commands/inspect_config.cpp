@@ -26,9 +26,17 @@ void print_memory(const model::model_config& shape, const settings& s) {
               ranks > 1 ? (", of the first of " + std::to_string(ranks)
                            + " processes of the trainer; the others need its trainer's lines").c_str()
                         : "");
-  for (const auto& i : items)
-    std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
-                i.how.c_str());
+  const auto lines = [&](bool on_device) {
+    for (const auto& i : items)
+      if (i.on_device == on_device)
+        std::printf("  %-26s %10s  %s\n", i.what.c_str(), trainer::bytes_text(i.bytes).c_str(),
+                    i.how.c_str());
+  };
+  if (const auto there = trainer::device_total(items); there > 0) {
+    lines(true);
+    std::printf("  %-26s %10s\n", "together, CUDA devices", trainer::bytes_text(there).c_str());
+  }
+  lines(false);
   const auto needs = trainer::total(items), has = trainer::physical_memory_bytes();
   std::printf("  %-26s %10s%s\n", "together", trainer::bytes_text(needs).c_str(),
               needs > has ? ("  more than this machine's " + trainer::bytes_text(has)).c_str() : "");

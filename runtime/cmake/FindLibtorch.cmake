@@ -4,7 +4,8 @@
 # is not used on purpose: for a wheel built with CUDA it insists on a whole CUDA toolkit, while
 # libtorch_cpu.so needs two small CUDA libraries only, and libtorch_cuda.so is opened at run time.
 #
-# Provides the target Libtorch::torch and the variable Libtorch_VERSION.
+# Provides the target Libtorch::torch and the variable Libtorch_VERSION; where it has a CUDA half also
+# Libtorch_CUDA_LIBRARY and Libtorch_C10_CUDA_LIBRARY.
 
 if(DEFINED ENV{XDG_CACHE_HOME})
   set(_millrace_cache $ENV{XDG_CACHE_HOME}/millrace)
@@ -20,6 +21,8 @@ if(Libtorch_INCLUDE_DIR)
   get_filename_component(_libtorch_root ${Libtorch_INCLUDE_DIR} DIRECTORY)
   find_library(Libtorch_CPU_LIBRARY torch_cpu HINTS ${_libtorch_root}/lib NO_DEFAULT_PATH)
   find_library(Libtorch_C10_LIBRARY c10 HINTS ${_libtorch_root}/lib NO_DEFAULT_PATH)
+  find_library(Libtorch_CUDA_LIBRARY torch_cuda HINTS ${_libtorch_root}/lib NO_DEFAULT_PATH)
+  find_library(Libtorch_C10_CUDA_LIBRARY c10_cuda HINTS ${_libtorch_root}/lib NO_DEFAULT_PATH)
   find_file(_libtorch_version_header NAMES version.h
     HINTS ${Libtorch_INCLUDE_DIR}/torch/headeronly ${Libtorch_INCLUDE_DIR}/torch/csrc/api/include/torch
     NO_DEFAULT_PATH NO_CACHE)
