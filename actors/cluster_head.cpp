@@ -65,7 +65,7 @@ void cluster_head::open(const worker_parts& parts, const stream_handles& handles
                         const caf::actor& supervisor) {
   caf::anon_send(hub_, hub_opening{resolved_json(parts.options), model_files(parts),
                                    handles.controller, handles.publisher, handles.recorder,
-                                   handles.trainer, supervisor});
+                                   handles.trainer, supervisor, handles.exact_publisher});
   stage("training");
 }
 

@@ -40,11 +40,12 @@ struct node_welcome {
   std::string options; ///< the run's settings, with everything resolved
   std::map<std::string, std::string> model_files; ///< config.json and the tokenizer's: name → content
   caf::actor controller, publisher, recorder, trainer;
+  caf::actor exact_publisher; ///< only with an old-logit node
 
   template <class I>
   friend typename I::result_type inspect(I& f, node_welcome& x) {
     return f(x.kind, x.text, x.options, x.model_files, x.controller, x.publisher, x.recorder,
-             x.trainer);
+             x.trainer, x.exact_publisher);
   }
 };
 

@@ -161,6 +161,7 @@ node_welcome hub_state::admit(const node_hello& hello) {
   out.publisher = opening_.publisher;
   out.recorder = opening_.recorder;
   out.trainer = opening_.trainer;
+  out.exact_publisher = opening_.exact_publisher;
   return out;
 }
 
@@ -254,7 +255,8 @@ std::string hub_state::status() const {
                    {"generator", m.counts.at("generator")},
                    {"reward", m.counts.at("reward")},
                    {"replay", m.declared.actors.replay},
-                   {"evaluator", m.declared.actors.evaluator}};
+                   {"evaluator", m.declared.actors.evaluator},
+                   {"old_logits", m.declared.actors.old_logits}};
     out["nodes"].push_back(n);
   }
   return out.dump();

@@ -21,12 +21,12 @@ struct hub_options {
 struct hub_opening {
   std::string options; ///< resolved, with what the data decided (the alphabet)
   std::map<std::string, std::string> model_files;
-  caf::actor controller, publisher, recorder, trainer, supervisor;
+  caf::actor controller, publisher, recorder, trainer, supervisor, exact_publisher;
 
   template <class I>
   friend typename I::result_type inspect(I& f, hub_opening& x) {
     return f(x.options, x.model_files, x.controller, x.publisher, x.recorder, x.trainer,
-             x.supervisor);
+             x.supervisor, x.exact_publisher);
   }
 };
 

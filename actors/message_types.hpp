@@ -19,7 +19,8 @@ using node_joined_atom = caf::atom_constant<caf::atom("node_joins")>; ///< a nod
 using save_atom = caf::atom_constant<caf::atom("save")>;      ///< what a checkpoint needs of you
 using totals_atom = caf::atom_constant<caf::atom("totals")>;  ///< the ledger's sums
 using flight_atom = caf::atom_constant<caf::atom("in_flight")>; ///< → in_flight_reply
-/// (old-logit actor) to controller and trainer: it is there; (train_batch) to it → old_logit_supply.
+/// (old-logit actor) to controller and trainer: it is there; (train_batch) from the trainer to it →
+/// old_logit_supply.
 using annotate_atom = caf::atom_constant<caf::atom("annotate")>;
 /// A plugin's actor to the controller (with its name) and to the recorder: it wants groups and steps.
 using filter_atom = caf::atom_constant<caf::atom("filter")>;

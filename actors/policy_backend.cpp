@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <thread>
 
 namespace millrace {
@@ -72,10 +73,16 @@ policy_backend::~policy_backend() {
   }
 }
 
+void policy_backend::also_publish(std::shared_ptr<weightsync::publisher> exact, double wait_s) {
+  exact_ = std::move(exact);
+  exact_wait_s_ = wait_s;
+}
+
 weights_published policy_backend::publish_current() {
   std::map<std::string, double> ignored;
+  auto exact = publish_exact(ignored);
   auto manifest = publish(ignored);
-  return {policy_->current(), std::move(manifest), now_()};
+  return {policy_->current(), std::move(manifest), now_(), std::move(exact)};
 }
 
 train_result policy_backend::train(const train_batch& batch) {
@@ -95,6 +102,7 @@ train_result policy_backend::train(const train_batch& batch) {
   ++batches_;
   out.report.staleness = stats.staleness;
   describe(batch, out.report.values);
+  out.exact_manifest = publish_exact(out.report.values);
   out.manifest = publish(out.report.values);
   out.report.published = policy_->current();
   return out;
@@ -103,17 +111,38 @@ train_result policy_backend::train(const train_batch& batch) {
 std::string policy_backend::publish(std::map<std::string, double>& values) {
   auto began = now_();
   weightsync::publish_report report;
-  auto views = policy_->views();
+  auto manifest = publish_by(*publisher_, std::numeric_limits<double>::infinity(), report);
+  values["publish_s"] = now_() - began;
+  values["publish_bytes"] = static_cast<double>(report.bytes);
+  return manifest;
+}
+
+std::string policy_backend::publish_exact(std::map<std::string, double>& values) {
+  if (!exact_)
+    return {};
+  auto began = now_();
+  weightsync::publish_report report;
+  auto manifest = publish_by(*exact_, exact_wait_s_, report);
+  values["old_logits_publish_s"] = now_() - began;
+  values["old_logits_publish_bytes"] = static_cast<double>(report.bytes);
+  return manifest;
+}
+
+/// The manifest; empty when no slot was free in time.
+std::string policy_backend::publish_by(weightsync::publisher& by, double wait_s,
+                                       weightsync::publish_report& report) {
+  auto until = now_() + wait_s;
+  auto views = policy_->host_views();
   for (;;) {
-    if (auto m = publisher_->publish(policy_->current(), views, now_(), &report)) {
-      values["publish_s"] = now_() - began;
-      values["publish_bytes"] = static_cast<double>(report.bytes);
+    if (auto m = by.publish(policy_->current(), views, now_(), &report)) {
       auto bytes = weightsync::to_binary(*m);
       return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
     }
+    if (now_() >= until)
+      return {};
     // Readers hold the other slot: until they release it, or their lease ends.
-    publisher_->tick(now_());
-    auto wait = std::min(0.002, std::max(0.0, publisher_->blocked_until(now_()) - now_()));
+    by.tick(now_());
+    auto wait = std::min(0.002, std::max(0.0, by.blocked_until(now_()) - now_()));
     std::this_thread::sleep_for(std::chrono::duration<double>(wait));
   }
 }

@@ -35,13 +35,21 @@ public:
   /// Copies what is to be saved, and writes it while training goes on. What a write before this one
   /// failed with is thrown here.
   void save(const std::string& stream) override;
+  /// Publishes each version in full precision as well, by `exact`, for an old-logit node: before the
+  /// others, so that it has a head start over them. When that node still reads the version before the
+  /// last, its slot is waited for, up to `wait_s`; then this version is left out.
+  void also_publish(std::shared_ptr<weightsync::publisher> exact, double wait_s);
   void observe(std::shared_ptr<const step_observer> by) { observer_ = std::move(by); }
 
 private:
   std::string publish(std::map<std::string, double>& values);
+  std::string publish_exact(std::map<std::string, double>& values);
+  std::string publish_by(weightsync::publisher& by, double wait_s,
+                         weightsync::publish_report& report);
 
   std::shared_ptr<trainer::policy> policy_;
-  std::shared_ptr<weightsync::publisher> publisher_;
+  std::shared_ptr<weightsync::publisher> publisher_, exact_; ///< exact_: or empty
+  double exact_wait_s_ = 0;
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::function<double()> now_;
   std::shared_ptr<const step_observer> observer_; ///< or empty

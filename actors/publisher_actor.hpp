@@ -23,11 +23,12 @@ public:
   publisher_state(caf::event_based_actor* self) : self_(self) {
   }
 
-  caf::behavior start(std::shared_ptr<Publisher> publisher, double notice_timeout_s) {
+  caf::behavior start(std::shared_ptr<Publisher> publisher, double notice_timeout_s,
+                      const std::string& called) {
     report_exceptions(self_);
     publisher_ = std::move(publisher);
     notice_timeout_s_ = notice_timeout_s;
-    seen_ = {self_, "publisher", "publisher"};
+    seen_ = {self_, "publisher", called};
     seen_.waiting("trainer", "the first weights");
     self_->set_down_handler([this](const caf::down_msg& down) { forget(down.source); });
     self_->delayed_send(self_, after(1), tick_atom::value);
@@ -105,8 +106,9 @@ private:
 
 template <class Publisher>
 caf::behavior publisher_actor(caf::stateful_actor<publisher_state<Publisher>>* self,
-                              std::shared_ptr<Publisher> publisher, double notice_timeout_s) {
-  return self->state.start(std::move(publisher), notice_timeout_s);
+                              std::shared_ptr<Publisher> publisher, double notice_timeout_s,
+                              const std::string& called) {
+  return self->state.start(std::move(publisher), notice_timeout_s, called);
 }
 
 } // namespace millrace

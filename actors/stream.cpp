@@ -58,6 +58,8 @@ stream::stream(caf::actor_system& system, stream_parts parts, run_record& record
     workers_(parts_.workers) {
   std::vector<child_spec> children{controller_spec(), publisher_spec(), recorder_spec(),
                                    trainer_spec()};
+  if (parts_.exact_publisher) // before the trainer, which tells it of the first version
+    children.insert(children.end() - 1, exact_publisher_spec());
   if (parts_.old_logits)
     children.push_back(old_logit_spec());
   for (auto& w : workers_.all(parts_.here, handles_))
@@ -142,7 +144,17 @@ child_spec stream::publisher_spec() {
   return {"publisher", "publisher",
           [this](caf::event_based_actor* parent) {
             return handles_.publisher = parent->spawn(publisher_actor<weightsync::publisher>,
-                                              parts_.publisher, 5.0);
+                                              parts_.publisher, 5.0, "publisher");
+          },
+          true};
+}
+
+child_spec stream::exact_publisher_spec() {
+  return {"publisher/fp32", "publisher",
+          [this](caf::event_based_actor* parent) {
+            return handles_.exact_publisher
+                   = parent->spawn(publisher_actor<weightsync::publisher>, parts_.exact_publisher,
+                                   5.0, "publisher/fp32");
           },
           true};
 }
@@ -164,10 +176,12 @@ child_spec stream::trainer_spec() {
     o.checkpoint_every = s.run.checkpoint_every;
     if (s.algorithm.old_logits == old_logits_source::interrupt)
       o.in_flight_versions = s.algorithm.interrupt.slots;
+    if (parts_.exact_publisher)
+      o.old_logits_wait_s = s.algorithm.dedicated.wait_s;
     auto worker = parent->spawn<caf::detached>(training_worker, parts_.backend);
     handles_.trainer = parent->spawn(trainer_actor, o,
                              trainer_peers{worker, handles_.controller, handles_.publisher, handles_.recorder,
-                                           caf::actor{self_}});
+                                           caf::actor{self_}, handles_.exact_publisher});
     parent->send(handles_.trainer, start_atom::value);
     return handles_.trainer;
   };
@@ -177,8 +191,9 @@ child_spec stream::trainer_spec() {
 child_spec stream::old_logit_spec() {
   return {"old_logits", "old_logits",
           [this](caf::event_based_actor* parent) {
-            return parent->spawn<caf::detached>(old_logit_actor, parts_.old_logits,
-                                                handles_.controller, handles_.trainer);
+            return parent->spawn<caf::detached>(old_logit_actor, old_logit_options{},
+                                                parts_.old_logits, handles_.controller,
+                                                handles_.trainer);
           },
           false};
 }

@@ -20,6 +20,7 @@ struct stream_parts {
   node_actors_settings here; ///< the workers that this process runs beside the trainer
   std::shared_ptr<prompt_feed> feed;
   std::shared_ptr<weightsync::publisher> publisher;
+  std::shared_ptr<weightsync::publisher> exact_publisher; ///< for an old-logit node, or empty
   std::shared_ptr<training_backend> backend;
   std::shared_ptr<trainer::old_logit_worker> old_logits; ///< for an actor beside the trainer, or empty
   std::string saved_stream; ///< the controller's state to go on from, or empty
@@ -50,6 +51,7 @@ public:
 private:
   child_spec controller_spec();
   child_spec publisher_spec();
+  child_spec exact_publisher_spec();
   child_spec recorder_spec();
   child_spec trainer_spec();
   child_spec old_logit_spec();

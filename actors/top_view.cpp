@@ -56,7 +56,7 @@ public:
     // As the stream goes.
     static constexpr std::string_view order[] = {
       "process", "supervisor", "controller", "generator", "receiver",  "reward",
-      "replay",  "trainer",    "train_worker", "publisher", "evaluator", "recorder"};
+      "replay",  "old_logits", "trainer",      "train_worker", "publisher", "evaluator", "recorder"};
     auto rank = [](const actor_snapshot* a) {
       return std::find(std::begin(order), std::end(order), a->kind) - std::begin(order);
     };
@@ -286,6 +286,8 @@ private:
       return n(answers_scored) + " judged, " + n(answers_scored, "correct") + " right";
     if (a.kind == "replay")
       return n(replay_depth) + " of " + n(replay_capacity);
+    if (a.kind == "old_logits")
+      return n(old_logit_groups, "waiting") + " groups to do, " + n(old_logit_versions) + " versions";
     if (a.kind == "trainer")
       return n(steps_trained) + " steps, " + n(tokens_trained) + " tokens";
     if (a.kind == "publisher")

@@ -5,6 +5,7 @@
 #include "runtime/metrics/catalogue.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace {
 
@@ -44,6 +45,11 @@ caf::behavior trainer_state::start(trainer_options options, trainer_peers peers)
   seen_ = {self_, "trainer", "trainer"};
   shown_at_ = now_s(self_);
   self_->link_to(peers_.worker); // they live and die together
+  // A request to another process ends with that only when its time is over.
+  self_->set_down_handler([this](const caf::down_msg& down) {
+    if (annotator_.address() == down.source)
+      set_annotator(nullptr); // its successor joins
+  });
   return {
     [this](start_atom) { publish_first(); },
     [this](replay_joined_atom, const caf::actor& replay) {
@@ -52,7 +58,10 @@ caf::behavior trainer_state::start(trainer_options options, trainer_peers peers)
       if (std::exchange(waits_for_replay_, false))
         ask_for_batch();
     },
-    [this](annotate_atom, const caf::actor& annotator) { annotator_ = annotator; },
+    [this](annotate_atom, const caf::actor& annotator) {
+      self_->monitor(annotator);
+      set_annotator(annotator);
+    },
     [this](tick_atom) { ask_for_batch(); },
     answer_introspection(seen_),
     [this](drain_atom) {
@@ -70,10 +79,17 @@ void trainer_state::publish_first() {
           [this](const caf::error& e) { fail("publishing the first weights", e); });
 }
 
-void trainer_state::publish(const weights_published& p) {
+void trainer_state::publish(weights_published p) {
   v_ = p.v;
-  seen_.waiting("controller", "it to note " + to_string(p.v));
+  if (auto exact = std::exchange(p.exact_manifest, {}); !exact.empty() && peers_.exact_publisher)
+    insist(self_, peers_.exact_publisher, options_.request_timeout_s,
+           caf::make_message(weights_published{p.v, std::move(exact), p.at, {}}));
   insist(self_, peers_.publisher, options_.request_timeout_s, caf::make_message(p));
+  tell_controller(p);
+}
+
+void trainer_state::tell_controller(const weights_published& p) {
+  seen_.waiting("controller", "it to note " + to_string(p.v));
   // The budget opens when the controller has noted it: the next batch waits for that.
   self_->request(peers_.controller, within(options_.request_timeout_s), p)
     .then([this] { published(); },
@@ -81,7 +97,7 @@ void trainer_state::publish(const weights_published& p) {
             if (e == caf::sec::request_receiver_down)
               fail("telling the controller of " + to_string(p.v), e);
             else
-              publish(p);
+              tell_controller(p);
           });
 }
 
@@ -153,7 +169,10 @@ void trainer_state::received(const train_batch& batch) {
 void trainer_state::supply_and_train(train_batch batch, double waited) {
   auto began = now_s(self_);
   auto held = std::make_shared<train_batch>(std::move(batch));
-  auto go_on = [=, this](old_logit_supply* supply) {
+  auto go_on = [=, this, ended = std::make_shared<bool>(false)](old_logit_supply* supply) {
+    if (std::exchange(*ended, true))
+      return;
+    without_supply_ = {};
     if (supply != nullptr)
       held->supply = std::move(*supply);
     held->supply.waited_s = now_s(self_) - began;
@@ -168,10 +187,20 @@ void trainer_state::supply_and_train(train_batch batch, double waited) {
     self_->request(peers_.controller, limit, query).then(with, without);
   } else if (annotator_) {
     seen_.waiting("old_logits", "the old log-probs of the batch from " + to_string(v_));
-    self_->request(annotator_, limit, annotate_atom::value, *held).then(with, without);
+    without_supply_ = [=] { go_on(nullptr); };
+    self_->request(annotator_, within(options_.request_timeout_s + options_.old_logits_wait_s),
+                   annotate_atom::value, *held)
+      .then(with, without);
   } else {
     go_on(nullptr);
   }
+}
+
+/// What the one before was asked is not waited for any more.
+void trainer_state::set_annotator(const caf::actor& annotator) {
+  annotator_ = annotator;
+  if (auto go_on = std::exchange(without_supply_, {}))
+    go_on();
 }
 
 void trainer_state::train(const train_batch& batch, double waited) {
@@ -186,7 +215,8 @@ void trainer_state::train(const train_batch& batch, double waited) {
                             + to_string(result.report.published); });
         show(result.report, waited);
         self_->send(peers_.recorder, result.report);
-        publish({result.report.published, std::move(result.manifest), now_s(self_)});
+        publish({result.report.published, std::move(result.manifest), now_s(self_),
+                 std::move(result.exact_manifest)});
       },
       [this](const caf::error& e) { fail("training from " + to_string(v_), e); });
 }

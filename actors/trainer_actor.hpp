@@ -2,6 +2,7 @@
 
 #include "actors/introspection.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,8 @@ struct trainer_options {
   std::int32_t checkpoint_every = 0; ///< steps; 0: only at the end
   double request_timeout_s = 5;
   double batch_timeout_s = 5;   ///< then the batch is asked for again (the same one comes)
+  /// What "dedicated" waits for an old-logit node, beside request_timeout_s.
+  double old_logits_wait_s = 0;
   /// Old log-probs need more than the batch: "interrupt" what is in flight, with tokens of versions
   /// back to so many before the current one.
   std::optional<std::int32_t> in_flight_versions;
@@ -47,6 +50,7 @@ struct trainer_options {
 struct trainer_peers {
   caf::actor worker, controller, publisher, recorder;
   caf::actor owner; ///< gets (finished_atom) when the last step is published and saved
+  caf::actor exact_publisher = {}; ///< is told of the weights in full precision; may be empty
 };
 
 /// The trainer's course: ask for a batch → train → publish → tell → (checkpoint) → again. It asks
@@ -71,8 +75,10 @@ private:
   void ask_for_batch();
   void received(const train_batch& batch);
   void supply_and_train(train_batch batch, double waited);
+  void set_annotator(const caf::actor& annotator);
   void train(const train_batch& batch, double waited);
-  void publish(const weights_published& p);
+  void publish(weights_published p);
+  void tell_controller(const weights_published& p);
   void published();
   void checkpoint(bool last);
   void fail(const std::string& what, const caf::error& e);
@@ -87,6 +93,7 @@ private:
   double asked_at_ = 0;
   double shown_at_ = 0; ///< the end of the last step
   caf::actor annotator_; ///< the old-logit actor, where there is one
+  std::function<void()> without_supply_; ///< ends the wait for one; empty: nothing is waited for
   std::vector<caf::actor> replays_; ///< that joined and aren't known to be dead, newest last
   bool draining_ = false;
   bool waits_for_replay_ = false;

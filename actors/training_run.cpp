@@ -215,6 +215,13 @@ void training_run::make_parts() {
     *w.carrier, weightsync::replicated(views), o);
   auto backend = std::make_shared<policy_backend>(policy_, parts_.publisher, checkpoints_,
                                                     stream_now);
+  if (options_.cluster.old_logit_node() != nullptr) {
+    o.wire_type = {};
+    o.delta = false;
+    parts_.exact_publisher = std::make_shared<weightsync::publisher>(
+      *w.carrier, weightsync::replicated(views), o);
+    backend->also_publish(parts_.exact_publisher, options_.algorithm.dedicated.wait_s);
+  }
   backend->observe(request_.observer);
   parts_.backend = std::move(backend);
   if (resumed_)

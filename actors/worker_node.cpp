@@ -132,6 +132,10 @@ worker_parts worker_node::parts_of(const node_welcome& welcome,
     w.prompts = make_prompt_source(w.options.data, w.options.seed);
   w.carrier = make_transport(w.options);
   w.node = node_.name;
+  // What lies on disk goes with this process, unless its place was chosen.
+  w.options.algorithm.snapshot.folder = options_.algorithm.snapshot.folder;
+  if (w.options.algorithm.snapshot.folder.empty())
+    w.options.algorithm.snapshot.folder = folder / "versions";
   return w;
 }
 
@@ -141,7 +145,7 @@ worker_node::ending worker_node::work(const node_welcome& welcome) {
     std::ofstream(files.path() / std::filesystem::path(name).filename(), std::ios::binary) << content;
   worker_factory workers(parts_of(welcome, files.path()));
   const stream_handles peers{welcome.controller, welcome.publisher, welcome.recorder,
-                             welcome.trainer};
+                             welcome.trainer, welcome.exact_publisher};
   supervisor_options o;
   o.max_restarts = options_.supervisor.max_restarts;
   o.more = [&](const std::string& kind, int index) { return workers.more(kind, index, peers); };

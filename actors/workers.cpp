@@ -1,16 +1,18 @@
 #include "actors/workers.hpp"
 
-#include "actors/engine_intake.hpp"
 #include "actors/engine_device.hpp"
 #include "actors/evaluation.hpp"
 #include "actors/evaluator_actor.hpp"
 #include "actors/generator_actor.hpp"
+#include "actors/old_logit_actor.hpp"
 #include "actors/plugin_actor.hpp"
 #include "actors/plugin_registry.hpp"
 #include "actors/replay_actor.hpp"
 #include "actors/reward_actor.hpp"
+#include "actors/staging_intake.hpp"
 #include "rollout/generator_plugins.hpp"
 #include "runtime/error.hpp"
+#include "trainer/old_logit_versions.hpp"
 #include "weightsync/choose_transport.hpp"
 #include "weightsync/local_transport.hpp"
 #include "weightsync/ucx_transport.hpp"
@@ -70,9 +72,10 @@ child_spec worker_factory::generator(int index, const stream_handles& peers) {
     e.clock = stream_now;
     std::shared_ptr<generation::engine> engine
       = generation::make_engine(s, e, parts_.model, parts_.tokens, parts_.prompts);
-    auto intake = std::make_shared<engine_intake>(parts_.carrier, engine, s.weight_sync.timeout_s,
-                                                  s.weight_sync.retries + 1,
-                                                  s.weight_sync.delta);
+    auto intake = std::make_shared<staging_intake>(
+      parts_.carrier, engine->staging(),
+      staging_options{s.weight_sync.timeout_s, s.weight_sync.retries + 1, s.weight_sync.delta},
+      [engine](version) { engine->prepare(); });
     generator_options o;
     o.name = name;
     o.capacity = 2 * std::int64_t{s.generator.max_batch};
@@ -117,8 +120,11 @@ child_spec worker_factory::evaluator(const stream_handles& peers) {
       own.generator.device = s.trainer.device;
     auto work = std::make_shared<evaluation>(own, parts_.model, parts_.tokens, *parts_.prompts,
                                              parts_.judge);
-    auto intake = std::make_shared<engine_intake>(parts_.carrier, work->engine(),
-                                                  s.weight_sync.timeout_s, s.weight_sync.retries);
+    auto engine = work->engine();
+    auto intake = std::make_shared<staging_intake>(
+      parts_.carrier, engine->staging(),
+      staging_options{s.weight_sync.timeout_s, s.weight_sync.retries},
+      [engine](version) { engine->prepare(); });
     receiver_options o;
     o.name = fresh_receiver_name(name);
     o.wanted = [every = s.run.eval_every, last = s.run.steps](version v) {
@@ -128,6 +134,26 @@ child_spec worker_factory::evaluator(const stream_handles& peers) {
                                         peers.recorder);
   };
   return {name, "evaluator", spawn};
+}
+
+child_spec worker_factory::old_logits(const stream_handles& peers) {
+  auto name = parts_.node.empty() ? std::string("old_logits") : parts_.node + "/old_logits";
+  auto spawn = [this, name, &peers](caf::event_based_actor* parent) {
+    const auto& s = parts_.options;
+    auto versions = std::make_shared<trainer::old_logit_versions>(s, parts_.model);
+    auto intake = std::make_shared<staging_intake>(
+      parts_.carrier, versions->staging(),
+      staging_options{s.weight_sync.timeout_s, s.weight_sync.retries + 1},
+      [versions](version v) { versions->keep(v); });
+    receiver_options receiver;
+    receiver.name = fresh_receiver_name(name);
+    return parent->spawn<caf::detached>(
+      old_logit_actor,
+      old_logit_options{name, s.algorithm.dedicated.wait_s,
+                        old_logit_intake{intake, receiver, peers.exact_publisher}},
+      versions->worker(), peers.controller, peers.trainer);
+  };
+  return {name, "old_logits", spawn};
 }
 
 std::vector<child_spec> worker_factory::plugin_actors(const stream_handles& peers) {
@@ -165,6 +191,8 @@ std::vector<child_spec> worker_factory::all(const node_actors_settings& counts,
     out.push_back(generator(i, peers));
   if (counts.evaluator > 0 && parts_.options.run.eval_every > 0)
     out.push_back(evaluator(peers));
+  if (counts.old_logits > 0)
+    out.push_back(old_logits(peers));
   return out;
 }
 

@@ -30,10 +30,11 @@ struct worker_parts {
 /// The actors of the trainer's node that all others speak to.
 struct stream_handles {
   caf::actor controller, publisher, recorder, trainer;
+  caf::actor exact_publisher; ///< of the weights in full precision; only with an old-logit node
 };
 
-/// How to start generators, reward workers, the replay buffer and the evaluator of one process. They
-/// join the stream by themselves, wherever they are.
+/// How to start generators, reward workers, the replay buffer, the evaluator and the old-logit actor of
+/// one process. They join the stream by themselves, wherever they are.
 class worker_factory {
 public:
   explicit worker_factory(worker_parts parts) : parts_(std::move(parts)) {
@@ -44,6 +45,8 @@ public:
   child_spec reward(int index, const stream_handles& peers);
   child_spec replay(const stream_handles& peers);
   child_spec evaluator(const stream_handles& peers);
+  /// On a node of its own; in the trainer's process the stream has it.
+  child_spec old_logits(const stream_handles& peers);
   /// Those of plugins, as the configuration lists them.
   std::vector<child_spec> plugin_actors(const stream_handles& peers);
   /// One more generator or reward worker.

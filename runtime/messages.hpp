@@ -328,8 +328,8 @@ struct in_flight_query {
   }
 };
 
-/// Old log-probs of a rollout's tokens, one entry per token of prompt + answer; not a number where
-/// there is none. old-logit actor → trainer.
+/// Old log-probs of a rollout's tokens, one entry per token of prompt + answer; 1 where there is none
+/// (NaN doesn't survive CAF's serialization). old-logit actor → trainer.
 struct old_log_prob_list {
   rollout_id id;
   std::vector<float> logp;
@@ -370,16 +370,19 @@ struct train_batch {
   }
 };
 
-/// trainer → rollout controller and weight receivers: version `v` can be pulled as the manifest
-/// says (its bytes; weightsync/manifest.hpp reads them).
+/// training worker → trainer → rollout controller and weight receivers: version `v` can be pulled as
+/// the manifest says (its bytes; weightsync/manifest.hpp reads them).
 struct weights_published {
   version v;
   std::string manifest;
   double at = 0; ///< seconds on the publisher's clock
+  /// Of the same weights in full precision, for an old-logit node; from the training worker to the
+  /// trainer only, which tells that publication's publisher. Empty: there is none of this version.
+  std::string exact_manifest;
 
   template <class I>
   friend typename I::result_type inspect(I& f, weights_published& x) {
-    return f(x.v, x.manifest, x.at);
+    return f(x.v, x.manifest, x.at, x.exact_manifest);
   }
 };
 
@@ -449,10 +452,11 @@ struct step_report {
 struct train_result {
   step_report report;
   std::string manifest;
+  std::string exact_manifest; ///< as of weights_published
 
   template <class I>
   friend typename I::result_type inspect(I& f, train_result& x) {
-    return f(x.report, x.manifest);
+    return f(x.report, x.manifest, x.exact_manifest);
   }
 };
 

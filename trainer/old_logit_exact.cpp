@@ -114,7 +114,9 @@ std::filesystem::path folder_for(const snapshot_settings& s, const rank_mesh* me
          / ("millrace-versions-" + std::to_string(::getpid()) + "-" + std::to_string(++serial));
 }
 
-ring_limits limits_for(const settings& s, const rank_mesh* mesh) {
+} // namespace
+
+ring_limits kept_version_limits(const settings& s, const rank_mesh* mesh) {
   const auto& a = s.algorithm;
   auto kept = a.snapshot.versions > 0 ? a.snapshot.versions : s.rollout.eta + 1;
   ring_limits limits{kept, a.snapshot.device_bytes, a.snapshot.memory_bytes, a.snapshot.disk_bytes,
@@ -126,12 +128,14 @@ ring_limits limits_for(const settings& s, const rank_mesh* mesh) {
   return limits;
 }
 
+namespace {
+
 /// What the three have in common: kept versions and the fallback.
 class kept_versions : public old_logits {
 public:
   kept_versions(const settings& s, const model::transformer& network, rank_mesh* mesh)
       : settings_(s), mesh_(mesh), share_(mesh),
-        ring_(std::make_shared<version_ring>(limits_for(s, mesh))), how_(scoring_options_of(s)) {
+        ring_(std::make_shared<version_ring>(kept_version_limits(s, mesh))), how_(scoring_options_of(s)) {
     if (s.algorithm.old_logits_fallback == old_logits_fallback::ewma)
       average_.emplace(s.algorithm.ewma, network);
   }
@@ -231,18 +235,27 @@ private:
     std::int64_t tokens = 0;
     for (const auto& [v, n] : missing)
       tokens += n;
-    auto versions = ring_->versions();
     if (std::exchange(told_fallback_, true))
       return serve(batch, all, r, out); // from then on the shares by route tell
     out.remarks.push_back(
       "old log-probs, training from " + to_string(r.training_from) + ": " + std::to_string(tokens)
       + " tokens of " + to_string(missing.rbegin()->first)
       + (missing.size() > 1 ? " to " + to_string(missing.begin()->first) : "") + " are served by \""
-      + (average_ ? "ewma" : "recompute") + "\", as their weights are not kept; kept "
-      + (versions.empty() ? "is none" : versions.size() == 1 ? "is " + to_string(versions.front())
-           : "are " + to_string(versions.front()) + " to " + to_string(versions.back()))
-      + " and the current one; old_logits_share_ in metrics.jsonl counts such tokens");
+      + (average_ ? "ewma" : "recompute") + "\", as " + why_missing()
+      + "; old_logits_share_ in metrics.jsonl counts such tokens");
     serve(batch, all, r, out);
+  }
+
+  [[nodiscard]] std::string why_missing() const {
+    if (const auto* node = settings_.cluster.old_logit_node())
+      return "node " + node->name + " has not computed them in time, or not had their weights";
+    auto versions = ring_->versions();
+    return "their weights are not kept; kept "
+           + (versions.empty() ? "is none"
+              : versions.size() == 1
+                ? "is " + to_string(versions.front())
+                : "are " + to_string(versions.front()) + " to " + to_string(versions.back()))
+           + " and the current one";
   }
 
   void serve(gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
@@ -281,23 +294,28 @@ private:
   }
 };
 
-/// The same, but an old_logit_worker beside the trainer has computed most before the batch comes.
+/// The same, but an old_logit_worker beside the trainer, or on a node of its own, has computed most
+/// before the batch comes.
 class dedicated final : public kept_versions {
 public:
-  using kept_versions::kept_versions;
+  dedicated(const settings& s, const model::transformer& network, rank_mesh* mesh)
+      : kept_versions(s, network, mesh), elsewhere_(s.cluster.old_logit_node() != nullptr) {}
 
   bool after_step(const model::transformer& theta, version now,
                   const kept_shares& shares) override {
     auto reset = kept_versions::after_step(theta, now, shares);
-    ring_->put(now, theta.flat());
+    if (!elsewhere_)
+      ring_->put(now, theta.flat());
     return reset;
   }
 
   std::shared_ptr<old_logit_worker> worker(const model::transformer& network,
                                            version now) override {
+    if (elsewhere_)
+      return nullptr;
     if (!ring_->holds(now))
       ring_->put(now, network.flat());
-    return std::make_shared<old_logit_worker>(settings_, network, ring_);
+    return std::make_shared<old_logit_worker>(settings_, network.config(), ring_);
   }
 
 private:
@@ -311,15 +329,17 @@ private:
       if (k == known.end() || k->second->logp.size() != sequences[s].tokens.size())
         continue;
       for (std::size_t t = 0; t < sequences[s].tokens.size(); ++t)
-        if (auto logp = k->second->logp[t]; !std::isnan(logp) && batch.missing(s, t))
+        if (auto logp = k->second->logp[t]; is_known(logp) && batch.missing(s, t))
           batch.set(s, t, logp, old_logit_route::dedicated);
     }
   }
   /// Where there is no worker: on other ranks.
   void keep(const old_logits_request& r) override {
-    if (!ring_->holds(r.training_from))
+    if (!elsewhere_ && !ring_->holds(r.training_from))
       ring_->put(r.training_from, r.network.flat());
   }
+
+  bool elsewhere_; ///< an old-logit node keeps the versions
 };
 
 /// Before a version is replaced, the tokens that it has sampled so far, in flight and buffered, are

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,8 +22,9 @@ struct scoring_options {
 /// As a training step makes its own.
 scoring_options scoring_options_of(const settings& s);
 
-/// Log-probs not known yet.
-inline constexpr float unknown_logp = std::numeric_limits<float>::quiet_NaN();
+/// Log-probs not known yet. (Not a NaN: on the way to another process that becomes a number.)
+inline constexpr float unknown_logp = 1;
+inline bool is_known(float logp) { return logp < unknown_logp; }
 
 /// Log-probs of one version's tokens among several sequences: position by position, as found.
 using version_sink = std::function<void(std::size_t sequence, std::size_t position, float logp)>;

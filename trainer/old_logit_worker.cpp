@@ -1,6 +1,7 @@
 #include "trainer/old_logit_worker.hpp"
 
 #include "runtime/config/settings.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/stopwatch.hpp"
 #include "trainer/version_ring.hpp"
@@ -15,11 +16,27 @@
 
 namespace millrace::trainer {
 
+namespace {
+
+/// A network like the trained one, where algorithm.dedicated.device wants it.
+model::transformer network_like(const model::model_config& shape, const settings& s) {
+  static constexpr auto option = "algorithm.dedicated.device";
+  auto where = s.algorithm.dedicated.device;
+  auto last = where == compute_device::cuda ? model::cuda_devices(option) - 1 : 0;
+  model::transformer out(shape, at::TensorOptions(model::torch_device(where, last, option)));
+  out.requires_gradient(false);
+  out.compute_in(s.trainer.compute == compute_dtype::bf16 ? at::kBFloat16 : at::kFloat);
+  return out;
+}
+
+} // namespace
+
 struct old_logit_worker::parts {
   struct record {
     scored_group group;
     std::vector<std::vector<float>> logp; ///< by rollout and token
     std::set<std::int32_t> missing;       ///< versions not computed yet
+    bool wanted = false;                  ///< the trainer waits for it
   };
 
   model::transformer network; ///< holds the weights of `loaded`
@@ -28,29 +45,65 @@ struct old_logit_worker::parts {
   scoring_options how;
   int threads;
   std::int32_t eta;
-  std::list<record> records; ///< in order of arrival
+  std::size_t room; ///< for so many groups
+  std::list<record> records; ///< wanted ones first, then in order of arrival
   std::unordered_map<std::int64_t, std::list<record>::iterator> by_group;
-  double spent = 0;
+  double spent = 0; ///< off the trainer's path, since the last take()
+  double awaited = 0;
+  bool trainer_waits = false;
+  old_logit_progress total;
 
-  parts(const settings& s, const model::transformer& shape, std::shared_ptr<version_ring> ring)
-      : network(shape.frozen_copy()), versions(std::move(ring)),
+  parts(const settings& s, const model::model_config& shape, std::shared_ptr<version_ring> ring)
+      : network(network_like(shape, s)), versions(std::move(ring)),
         how(scoring_options_of(s)),
-        threads(s.algorithm.dedicated.threads), eta(s.rollout.eta) {}
+        threads(s.algorithm.dedicated.threads), eta(s.rollout.eta),
+        room(2 * static_cast<std::size_t>((s.rollout.eta + 1) * s.rollout.batch_size
+                                            / std::max(1, s.rollout.group_size)
+                                          + 1)) {}
 
+  void add(const scored_group& g);
+  void remove(std::list<record>::iterator r);
   [[nodiscard]] std::optional<version> next_version() const;
+  [[nodiscard]] std::optional<version> next_version(bool wanted) const;
   [[nodiscard]] std::vector<record*> next_groups(version v);
   void compute(version v, std::span<record* const> which);
+  void count(const rollout& trained, const record* r, std::size_t i);
 };
 
-/// The version whose weights are loaded already, if anything wants it; else what the group that
-/// came first wants.
+void old_logit_worker::parts::add(const scored_group& g) {
+  record r{g, {}, {}};
+  for (const auto& x : g.rollouts) {
+    r.logp.emplace_back(x.tokens.size(), unknown_logp);
+    for (auto v : x.versions)
+      if (v >= 0)
+        r.missing.insert(v);
+  }
+  records.push_back(std::move(r));
+  by_group[g.group] = std::prev(records.end());
+}
+
+void old_logit_worker::parts::remove(std::list<record>::iterator r) {
+  by_group.erase(r->group.group);
+  records.erase(r);
+}
+
 std::optional<version> old_logit_worker::parts::next_version() const {
+  auto v = next_version(true);
+  return v ? v : next_version(false);
+}
+
+/// The version whose weights are loaded already, if anything wants it; else what the group that
+/// came first wants. Versions that have not come yet are left for later.
+std::optional<version> old_logit_worker::parts::next_version(bool wanted) const {
   std::optional<version> first;
+  auto newest = versions->newest();
   for (const auto& r : records) {
+    if (r.wanted != wanted || r.missing.empty())
+      continue;
     if (r.missing.contains(loaded.value))
       return loaded;
-    if (!first && !r.missing.empty())
-      first = version{*r.missing.begin()};
+    if (auto oldest = version{*r.missing.begin()}; !first && oldest <= newest)
+      first = oldest;
   }
   return first;
 }
@@ -85,36 +138,76 @@ void old_logit_worker::parts::compute(version v, std::span<record* const> which)
     }
   score_version(network, v, sequences, all, how,
                 [&](std::size_t s, std::size_t t, float logp) { (*into[s])[t] = logp; });
+  ++total.forwards;
 }
 
-old_logit_worker::old_logit_worker(const settings& s, const model::transformer& shape,
+/// Of a rollout that is trained on now: rollout `i` of the record, if there is one.
+void old_logit_worker::parts::count(const rollout& trained, const record* r, std::size_t i) {
+  for (std::size_t t = 0; t < trained.versions.size(); ++t) {
+    if (trained.versions[t] < 0)
+      continue;
+    if (r != nullptr && is_known(r->logp[i][t]))
+      ++total.known;
+    else if (r == nullptr || r->missing.contains(trained.versions[t]))
+      ++total.late;
+    else
+      ++total.no_weights;
+  }
+}
+
+old_logit_worker::old_logit_worker(const settings& s, const model::model_config& shape,
                                    std::shared_ptr<version_ring> versions)
     : parts_(std::make_unique<parts>(s, shape, std::move(versions))) {}
 
 old_logit_worker::~old_logit_worker() = default;
 
 void old_logit_worker::add(std::span<const scored_group> groups) {
-  for (const auto& g : groups) {
-    if (parts_->by_group.contains(g.group))
-      continue;
-    parts::record r{g, {}, {}};
-    for (const auto& x : g.rollouts) {
-      r.logp.emplace_back(x.tokens.size(), unknown_logp);
-      for (auto v : x.versions)
-        if (v >= 0)
-          r.missing.insert(v);
-    }
-    parts_->records.push_back(std::move(r));
-    parts_->by_group[g.group] = std::prev(parts_->records.end());
+  auto& p = *parts_;
+  for (const auto& g : groups)
+    if (!p.by_group.contains(g.group))
+      p.add(g);
+  for (auto r = p.records.begin(); r != p.records.end() && p.records.size() > p.room;) {
+    auto next = std::next(r);
+    if (!r->wanted)
+      p.remove(r);
+    r = next;
   }
 }
+
+void old_logit_worker::want(const train_batch& batch) {
+  auto& p = *parts_;
+  p.trainer_waits = true;
+  for (auto g = batch.groups.rbegin(); g != batch.groups.rend(); ++g) {
+    if (!p.by_group.contains(g->group))
+      p.add(*g);
+    auto r = p.by_group[g->group];
+    r->wanted = true;
+    p.records.splice(p.records.begin(), p.records, r);
+    std::set<std::int32_t> trained;
+    for (const auto& x : g->rollouts)
+      trained.insert(x.versions.begin(), x.versions.end());
+    std::erase_if(r->missing, [&](auto v) { return !trained.contains(v); });
+  }
+}
+
+bool old_logit_worker::settled(const train_batch& batch) const {
+  return std::all_of(batch.groups.begin(), batch.groups.end(), [&](const scored_group& g) {
+    auto found = parts_->by_group.find(g.group);
+    if (found == parts_->by_group.end())
+      return true;
+    const auto& missing = found->second->missing;
+    return missing.empty() || *missing.begin() >= batch.training_from.value;
+  });
+}
+
+bool old_logit_worker::can_work() const { return parts_->next_version().has_value(); }
 
 bool old_logit_worker::work() {
   auto& p = *parts_;
   auto v = p.next_version();
   if (!v)
     return false;
-  stopwatch timer(p.spent);
+  stopwatch timer(p.trainer_waits ? p.awaited : p.spent);
   at::set_num_threads(p.threads);
   auto which = p.next_groups(*v);
   if (p.loaded == *v || p.versions->load(*v, p.network.flat())) {
@@ -132,31 +225,35 @@ old_logit_supply old_logit_worker::take(const train_batch& batch) {
   old_logit_supply out;
   for (const auto& g : batch.groups) {
     auto found = p.by_group.find(g.group);
-    if (found == p.by_group.end())
-      continue;
-    const auto& r = *found->second;
-    for (const auto& x : g.rollouts)
-      for (std::size_t i = 0; i < r.group.rollouts.size(); ++i) {
-        const auto& had = r.group.rollouts[i];
-        // Versions differ where the buffer has masked old tokens; the text must be the same.
-        if (had.id == x.id && had.tokens == x.tokens)
-          out.known.push_back({x.id, r.logp[i]});
-      }
-    p.records.erase(found->second);
-    p.by_group.erase(found);
+    const auto* r = found == p.by_group.end() ? nullptr : &*found->second;
+    for (const auto& x : g.rollouts) {
+      // Versions differ where the buffer has masked old tokens; the text must be the same.
+      std::size_t i = 0;
+      while (r != nullptr && i < r->group.rollouts.size()
+             && (r->group.rollouts[i].id != x.id || r->group.rollouts[i].tokens != x.tokens))
+        ++i;
+      auto here = r != nullptr && i < r->group.rollouts.size();
+      p.count(x, here ? r : nullptr, i);
+      if (here)
+        out.known.push_back({x.id, r->logp[i]});
+    }
+    if (r != nullptr)
+      p.remove(found->second);
   }
   // Groups that were dropped never come: when all their tokens are beyond η they are not waited for.
   for (auto r = p.records.begin(); r != p.records.end();) {
     auto youngest = no_version;
     for (const auto& x : r->group.rollouts)
       youngest = std::max(youngest, x.youngest());
-    if (staleness(batch.training_from, youngest) <= p.eta) {
-      ++r;
-      continue;
-    }
-    p.by_group.erase(r->group.group);
-    r = p.records.erase(r);
+    auto gone = staleness(batch.training_from, youngest) > p.eta;
+    r->wanted = false;
+    auto next = std::next(r);
+    if (gone)
+      p.remove(r);
+    r = next;
   }
+  p.trainer_waits = false;
+  p.total.busy_s += p.spent + std::exchange(p.awaited, 0.0);
   out.hidden_s = std::exchange(p.spent, 0.0);
   return out;
 }
@@ -165,6 +262,18 @@ std::size_t old_logit_worker::waiting() const {
   return static_cast<std::size_t>(
     std::count_if(parts_->records.begin(), parts_->records.end(),
                   [](const auto& r) { return !r.missing.empty(); }));
+}
+
+old_logit_progress old_logit_worker::progress() const {
+  auto out = parts_->total;
+  out.waiting = static_cast<std::int64_t>(waiting());
+  out.done = static_cast<std::int64_t>(parts_->records.size()) - out.waiting;
+  out.busy_s += parts_->spent + parts_->awaited;
+  auto used = parts_->versions->usage();
+  out.versions = static_cast<std::int64_t>(parts_->versions->versions().size());
+  out.memory_bytes = used.memory_bytes + used.device_bytes;
+  out.disk_bytes = used.disk_bytes;
+  return out;
 }
 
 } // namespace millrace::trainer

@@ -81,7 +81,7 @@ public:
                           const kept_shares& shares);
 
   /// Of "dedicated": what computes log-probs off the trainer's path, given θ of version `now`.
-  /// Null otherwise.
+  /// Null otherwise, and where an old-logit node does.
   virtual std::shared_ptr<old_logit_worker> worker(const model::transformer& network, version now);
 
   /// What a checkpoint keeps of it: tensors that are written to a file and filled from one, and the

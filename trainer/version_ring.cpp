@@ -164,6 +164,7 @@ bool version_ring::put(version v, const at::Tensor& flat) {
   ensure(slots_.empty() || slots_.back().v < v,
          [&] { return "version_ring: " + to_string(v) + " comes after a younger one"; });
   ensure(flat.scalar_type() == at::kFloat && flat.dim() == 1, "version_ring: weights not flat fp32");
+  newest_ = v;
   while (static_cast<std::int32_t>(slots_.size()) >= limits_.versions)
     drop(slots_.begin());
   slot s{v, place::memory, static_cast<std::int64_t>(flat.nbytes()), {}};
@@ -254,6 +255,11 @@ std::vector<version> version_ring::versions() const {
   for (const auto& s : slots_)
     out.push_back(s.v);
   return out;
+}
+
+version version_ring::newest() const {
+  std::lock_guard lock(guard_);
+  return newest_;
 }
 
 ring_usage version_ring::usage() const {

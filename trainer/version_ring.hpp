@@ -57,6 +57,8 @@ public:
   void forget_below(version v);
 
   [[nodiscard]] std::vector<version> versions() const; ///< oldest first
+  /// The youngest that ever came, held or not; no_version before the first.
+  [[nodiscard]] version newest() const;
   [[nodiscard]] ring_usage usage() const;
   [[nodiscard]] const ring_limits& limits() const { return limits_; }
 
@@ -79,6 +81,7 @@ private:
   ring_limits limits_;
   mutable std::mutex guard_;
   std::list<slot> slots_; ///< oldest first
+  version newest_ = no_version;
   ring_usage usage_;
   std::optional<std::filesystem::path> made_; ///< the folder, where it was made here
   std::vector<at::Tensor> spare_; ///< host memory of dropped versions: touching new memory is slow

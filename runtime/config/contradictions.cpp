@@ -236,7 +236,8 @@ void check_cluster(const settings& s, texts& out) {
                   + ", expected at least twice cluster.heartbeat_s, " + num(c.heartbeat_s));
   if (s.weight_sync.transport == sync_transport::local)
     for (const auto& n : c.nodes)
-      if (n.actors.trainer == 0 && n.actors.generator + n.actors.evaluator > 0)
+      if (n.actors.trainer == 0
+          && n.actors.generator + n.actors.evaluator + n.actors.old_logits > 0)
         out.push_back("weight_sync.transport: found \"local\", but node \"" + n.name
                       + "\" is another process; set it to \"auto\" or \"ucx\"");
 }

@@ -210,6 +210,9 @@ void describe(option_list& v, interrupt_settings& s) {
 void describe(option_list& v, dedicated_settings& s) {
   v("threads", s.threads, in_range(1, 1024), "Threads of the old-logit actor's tensor operations");
   v("device", s.device, "What it computes on: the CPU, or the last CUDA device that its process sees");
+  v("wait_s", s.wait_s, in_range(0, 3600),
+    "On a node of its own (cluster.nodes): how long a step waits for the node to end its batch, and at "
+    "most for the node to fetch a version; what is not there then is served by the fallback");
 }
 
 void describe(option_list& v, algorithm_settings& s) {

@@ -257,6 +257,7 @@ struct interrupt_settings {
 struct dedicated_settings {
   std::int32_t threads = 1;
   compute_device device = compute_device::cpu;
+  double wait_s = 10; ///< by a step, for an old-logit node that is not done with its batch
 };
 
 struct algorithm_settings {
@@ -382,6 +383,13 @@ struct cluster_settings {
   [[nodiscard]] const node_settings* head() const {
     for (const auto& n : nodes)
       if (n.actors.trainer > 0)
+        return &n;
+    return nullptr;
+  }
+  /// The node beside the trainer's that has the old-logit actor, or nullptr.
+  [[nodiscard]] const node_settings* old_logit_node() const {
+    for (const auto& n : nodes)
+      if (n.actors.old_logits > 0 && n.actors.trainer == 0)
         return &n;
     return nullptr;
   }

@@ -299,6 +299,14 @@ inline const gauge old_logits_waited{
 inline const gauge old_logits_hidden_share{
   "trainer", "millrace_old_logits_hidden_ratio", "ratio",
   "Share of the time for old log-probs that was off the trainer's path", "old_logits_hidden_share"};
+inline const gauge old_logits_publish_time{
+  "trainer", "millrace_old_logits_publish_seconds", "seconds",
+  "Time of the last step that publishing its weights in full precision for an old-logit node took",
+  "old_logits_publish_s"};
+inline const gauge old_logits_publish_bytes{
+  "trainer", "millrace_old_logits_publish_bytes", "bytes",
+  "Weights that the last step published in full precision for an old-logit node; 0: none, or the "
+  "node still fetched an older version", "old_logits_publish_bytes"};
 inline const gauge rank_wait{
   "trainer", "millrace_rank_wait_seconds", "seconds",
   "Time of the last step that the trainer's rank 0 waited for its other ranks", "rank_wait_s"};
@@ -395,6 +403,27 @@ inline const counter pulls{
 inline const gauge link_share{
   "receiver", "millrace_weight_pull_link_ratio", "ratio",
   "Share of the link's measured bandwidth that the last pull reached"};
+
+// -- old-logit actor -------------------------------------------------------------------------------
+
+inline const gauge old_logit_groups{
+  "old_logits", "millrace_old_logit_groups", "groups",
+  "Groups that the old-logit actor has, by whether their old log-probs are all computed", {},
+  {"state", {"waiting", "done"}}};
+inline const gauge old_logit_versions{
+  "old_logits", "millrace_old_logit_versions", "versions", "Versions that it can compute with"};
+inline const gauge old_logit_bytes{
+  "old_logits", "millrace_old_logit_weight_bytes", "bytes", "Weights that it keeps", {},
+  {"place", {"memory", "disk"}}};
+inline const counter old_logit_tokens{
+  "old_logits", "millrace_old_logit_tokens_total", "tokens",
+  "Tokens by whether it knew their old log-prob when they were trained on; too late: they were not "
+  "computed yet; no weights: their version had not come here, or is gone",
+  {"outcome", {"known", "too late", "no weights"}}};
+inline const counter old_logit_forwards{
+  "old_logits", "millrace_old_logit_forwards_total", "passes", "Forward passes that it made"};
+inline const counter old_logit_busy{
+  "old_logits", "millrace_old_logit_busy_seconds_total", "seconds", "Time that it computed"};
 
 // -- supervisor and process ------------------------------------------------------------------------
 

@@ -121,7 +121,8 @@ public:
     c.reward_timeout_s = 1;
     c.observe = [w](const rollout_controller& rc) { observe(*w, rc); };
     controller_ = system.spawn(controller_actor, c, std::make_shared<fake_feed>());
-    publisher_ = system.spawn(publisher_actor<weightsync::publisher_machine>, w->publisher, 1.0);
+    publisher_ = system.spawn(publisher_actor<weightsync::publisher_machine>, w->publisher, 1.0,
+                               "publisher");
     replay_options_.buffer.capacity = (s.eta + 1) * s.batch_size;
     replay_options_.buffer.batch_size = s.batch_size;
     replay_options_.buffer.eta = s.eta;

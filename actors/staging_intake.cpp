@@ -1,4 +1,4 @@
-#include "actors/engine_intake.hpp"
+#include "actors/staging_intake.hpp"
 
 #include "runtime/log.hpp"
 
@@ -7,20 +7,20 @@
 
 namespace millrace {
 
-engine_intake::engine_intake(std::shared_ptr<weightsync::transport> carrier,
-                             std::shared_ptr<generation::engine> engine, double timeout_s,
-                             std::int32_t max_attempts, bool delta)
-  : carrier_(std::move(carrier)), engine_(std::move(engine)),
-    puller_(*carrier_, engine_->staging(), weightsync::replicated(engine_->staging())),
-    timeout_s_(timeout_s), max_attempts_(max_attempts), delta_(delta) {
+staging_intake::staging_intake(std::shared_ptr<weightsync::transport> carrier,
+                               std::vector<tensor_view> buffers, staging_options options,
+                               std::function<void(version)> proven)
+  : carrier_(std::move(carrier)), buffers_(std::move(buffers)),
+    puller_(*carrier_, buffers_, weightsync::replicated(buffers_)), options_(options),
+    proven_(std::move(proven)) {
 }
 
-intake_report engine_intake::pull(const std::string& manifest, std::function<void()> on_progress) {
+intake_report staging_intake::pull(const std::string& manifest, std::function<void()> on_progress) {
   auto bytes = std::as_bytes(std::span{manifest.data(), manifest.size()});
   auto m = weightsync::manifest_from_binary(bytes);
   weightsync::pull_options o;
-  o.timeout_s = timeout_s_;
-  o.max_attempts = max_attempts_;
+  o.timeout_s = options_.timeout_s;
+  o.max_attempts = options_.max_attempts;
   o.on_progress = std::move(on_progress);
   o.base = base_.tensors();
   o.base_version = base_.number();
@@ -29,9 +29,9 @@ intake_report engine_intake::pull(const std::string& manifest, std::function<voi
   auto report = puller_.pull(m, o);
   if (report.ready()) {
     auto began = std::chrono::steady_clock::now();
-    if (delta_)
-      base_.keep(engine_->staging(), m.number);
-    engine_->prepare();
+    if (options_.delta)
+      base_.keep(buffers_, m.number);
+    proven_(m.number);
     report.load_s
       += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   } else {
