@@ -80,6 +80,10 @@ void socket_reader::post(std::uint64_t tag, const read_request& r) {
                      + "\", but this receiver \"tcp\"");
   if (r.memory != memory_kind::host)
     throw user_error("weight_sync.transport \"tcp\" moves host memory only; GPU memory needs \"ucx\"");
+  if (auto known = unreachable_.find(r.from->peer); known != unreachable_.end()) {
+    done_.push_back({tag, known->second, true});
+    return;
+  }
   connection* c = nullptr;
   try {
     c = &connect(*r.from);
@@ -88,6 +92,7 @@ void socket_reader::post(std::uint64_t tag, const read_request& r) {
     throw;
   } catch (const std::runtime_error& e) {
     peers_.erase(r.from->peer);
+    unreachable_[r.from->peer] = e.what();
     done_.push_back({tag, e.what(), true});
     return;
   }
@@ -179,6 +184,7 @@ std::vector<completion> socket_reader::poll(double wait_s) {
     wait(left);
   }
   std::erase_if(peers_, [](const auto& p) { return !p.second->fd; });
+  unreachable_.clear();
   return std::exchange(done_, {});
 }
 
@@ -192,6 +198,7 @@ void socket_reader::wait(double seconds) {
 
 void socket_reader::cancel() {
   std::erase_if(peers_, [](const auto& p) { return !p.second->owed.empty() || !p.second->fd; });
+  unreachable_.clear();
   done_.clear();
 }
 

@@ -34,6 +34,9 @@ private:
 
   std::map<std::string, std::unique_ptr<connection>> peers_; // by remote_region::peer
   std::vector<completion> done_;
+  /// Peers that could not be reached since the last poll(), and why: of a window of requests only the
+  /// first waits for it.
+  std::map<std::string, std::string> unreachable_;
   std::size_t turn_ = 0; // which of the peers to look at first
 };
 

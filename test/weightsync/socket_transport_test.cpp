@@ -13,6 +13,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -129,6 +131,47 @@ TEST_CASE("a server that is gone is a lost peer, and another one at its place is
   auto done = finish(*reader, 1);
   REQUIRE(done[2].peer_lost);
   REQUIRE(done[2].error.find("process") != std::string::npos);
+}
+
+TEST_CASE("a host that answers nothing costs a window of reads one time-out, not one each") {
+  // A queue that is full: the kernel answers no further knock, like a host that has vanished.
+  const int full = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  REQUIRE(::bind(full, reinterpret_cast<sockaddr*>(&at), size) == 0);
+  REQUIRE(::listen(full, 0) == 0);
+  REQUIRE(::getsockname(full, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  std::vector<int> knocking;
+  for (int i = 0; i < 4; ++i) {
+    knocking.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ::connect(knocking.back(), reinterpret_cast<sockaddr*>(&at), size);
+  }
+  socket_transport carrier;
+  auto memory = carrier.expose(1000, memory_kind::host);
+  auto region = memory->region();
+  auto peer = socket_peer_from(region.peer);
+  peer.endpoints = {{"127.0.0.1", ntohs(at.sin_port)}};
+  region.peer = to_text(peer);
+  auto reader = carrier.make_reader();
+  std::vector<std::byte> to(400);
+  stopwatch watch;
+  for (std::uint64_t i = 0; i < 4; ++i)
+    reader->post(i, {&region, 100 * i, std::span(to).subspan(100 * i, 100)});
+  for (auto& [tag, done] : finish(*reader, 4)) {
+    REQUIRE(done.peer_lost);
+    REQUIRE(done.error.find("127.0.0.1") != std::string::npos);
+  }
+  REQUIRE(watch.seconds() > 1); // it was waited for
+  REQUIRE(watch.seconds() < 5);
+  for (auto fd : knocking)
+    ::close(fd);
+  ::close(full);
+  // The next window asks anew.
+  auto there = memory->region();
+  reader->post(9, {&there, 0, to});
+  REQUIRE(finish(*reader, 1)[9].error.empty());
 }
 
 TEST_CASE("nothing is written to a target after cancel()") {
