@@ -30,7 +30,7 @@ nccl_module_function* open_module() {
     const auto* why = ::dlerror();
     throw user_error(std::string(option) + ": NCCL can't be opened: "
                      + (why != nullptr ? why : file.string())
-                     + "; run ./quickstart build on a machine with an NVIDIA driver");
+                     + "; run ./quickstart build with MILLRACE_GPU=ON");
   }
   return reinterpret_cast<nccl_module_function*>(made);
 }

@@ -70,6 +70,9 @@ policy::parts::parts(const settings& given, const registries* extra,
 c10::Device trainer_device(const settings& s, const rank_mesh* mesh) {
   if (s.deterministic && s.trainer.device == compute_device::cuda)
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0); // or cuBLAS promises nothing
+  const auto others = {s.generator.device, s.algorithm.dedicated.device};
+  if (std::ranges::count(others, compute_device::cuda) > 0)
+    model::prepare_for_cuda(); // before any training
   return model::torch_device(s.trainer.device, mesh ? mesh->rank : 0, "trainer.device");
 }
 

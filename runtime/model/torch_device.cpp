@@ -32,12 +32,22 @@ void open_cuda_half(const std::string& where) {
     const auto* why = dlerror();
     throw user_error(where + ": found \"cuda\", but libtorch's CUDA half can't be opened ("
                      + (why != nullptr ? why : file.string())
-                     + "); run ./quickstart build on a machine with the CUDA toolkit, or set \"cpu\"");
+                     + "); run ./quickstart build with MILLRACE_GPU=ON, or set \"cpu\"");
   }
+  ensure(at::detail::getCUDAHooks().isBuilt(),
+         "libtorch looked for CUDA before its CUDA half was opened, and looks only once");
   open = true;
 }
 
 } // namespace
+
+void prepare_for_cuda() {
+  try {
+    open_cuda_half({});
+  } catch (const user_error&) {
+    // Told where a device is asked for.
+  }
+}
 
 int cuda_devices(const std::string& where) {
   open_cuda_half(where);

@@ -17,4 +17,8 @@ c10::Device torch_device(compute_device kind, int index, const std::string& wher
 /// How many CUDA devices this process sees. \throws user_error where libtorch's CUDA half is missing
 int cuda_devices(const std::string& where);
 
+/// Opens libtorch's CUDA half, if there is one, for a process that will compute on CUDA devices later:
+/// libtorch looks for it once, at the first backward pass at the latest.
+void prepare_for_cuda();
+
 } // namespace millrace::model

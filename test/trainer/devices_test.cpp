@@ -8,6 +8,7 @@
 #include "runtime/error.hpp"
 #include "runtime/model/torch_device.hpp"
 #include "runtime/model/transformer_ops.hpp"
+#include "trainer/c10d_backends.hpp"
 #include "trainer/memory_estimate.hpp"
 #include "trainer/old_logit_worker.hpp"
 #include "trainer/policy.hpp"
@@ -17,17 +18,21 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <numeric>
-#include <optional>
 
 using namespace millrace;
 using namespace millrace::trainer;
 using namespace millrace::toy;
 
 namespace {
+
+/// What other devices' tests compute comes before what asks for CUDA.
+const bool opened_first = (model::prepare_for_cuda(), true);
 
 /// A step with everything on: prompts shared, several micro-batches, a KL reference, two epochs.
 settings whole_step(compute_dtype compute, bool again) {
@@ -280,15 +285,40 @@ TEST_CASE("memory: what is on a CUDA device, and what is not") {
   REQUIRE(total(trainer_memory(c, s)) == host + 16 * n);
 }
 
-TEST_CASE("trainer.device \"cuda\" without a device is refused before anything is loaded") {
-  std::optional<int> devices;
-  std::string why;
+namespace {
+
+/// CUDA devices here; `why` there are none, where libtorch's CUDA half is missing.
+int devices_here(std::string& why) {
   try {
-    devices = model::cuda_devices("trainer.device");
+    return model::cuda_devices("trainer.device");
   } catch (const user_error& e) {
     why = e.what();
+    return 0;
   }
-  if (devices.value_or(0) > 0)
+}
+
+} // namespace
+
+TEST_CASE("NCCL without a device, or without CUDA, is refused in one line") {
+  std::string why;
+  if (devices_here(why) > 0)
+    return;
+  try {
+    nccl_backend(c10::make_intrusive<c10d::HashStore>(), 0, 2, std::chrono::seconds(5));
+    FAIL("it was not refused");
+  } catch (const user_error& e) {
+    const std::string text = e.what();
+    INFO(text);
+    REQUIRE_THAT(text, Catch::StartsWith("trainer.parallel.backend: NCCL"));
+    REQUIRE_THAT(text, Catch::Contains("set trainer.device to \"cpu\"")
+                         || Catch::Contains("./quickstart build"));
+    REQUIRE(text.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("trainer.device \"cuda\" without a device is refused before anything is loaded") {
+  std::string why;
+  if (devices_here(why) > 0)
     return;
   auto s = tiny_settings();
   s.trainer.device = compute_device::cuda;
