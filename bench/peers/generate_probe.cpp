@@ -1,12 +1,15 @@
 // millrace-generate-probe: the generator and the trainer's forward pass, driven by lines of JSON on
-// standard input, one answer a line. For bench/peers/generate.sh, which does the same in other
-// engines and compares.
+// standard input, one answer a line. For bench/peers/generate.sh and bench/gpu/generate.sh, which do
+// the same in other engines and compare.
 
 #include "rollout/engine.hpp"
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/cpu_decoder.hpp"
-#include "runtime/model/safetensors.hpp"
+#include "runtime/model/device_decoder.hpp"
+#include "runtime/model/kv_cache.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "runtime/model/transformer.hpp"
+#include "runtime/model/weight_transfer.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -45,8 +48,25 @@ public:
   }
 
 private:
-  /// {"model", "dtype", "threads", "batch", "context", "prefill"}: the last is how many prompt tokens
-  /// a step computes, all that will be asked for where decoding is timed.
+  /// "cpu": the CPU's decoder; "cuda": that for devices, on the first GPU; "libtorch": the same on the
+  /// CPU.
+  static model::decoder_factory decoders(const std::string& device) {
+    if (device == "cpu")
+      return [](const model::model_config& c, const model::decoder_options& o) {
+        return std::make_unique<model::cpu_decoder>(c, o.blocks, o.max_context, o.threads,
+                                                    o.weights);
+      };
+    return model::decoders_on(model::torch_device(
+      device == "cuda" ? compute_device::cuda : compute_device::cpu, 0, "device"));
+  }
+
+  static dtype type_named(const std::string& name) {
+    return name == "int8" ? dtype::i8 : name == "fp8" ? dtype::f8_e4m3
+           : name == "bf16" ? dtype::bf16 : dtype::f32;
+  }
+
+  /// {"model", "device", "dtype", "threads", "batch", "context", "prefill"}: the last is how many
+  /// prompt tokens a step computes, all that will be asked for where decoding is timed.
   json load(const json& ask) {
     folder_ = ask.at("model").get<std::string>();
     threads_ = ask.value("threads", 2);
@@ -57,11 +77,12 @@ private:
     o.prefill_tokens = ask.value("prefill", o.prefill_tokens);
     o.threads = threads_;
     o.stop_tokens = {-1}; // answers run to their full length
-    const auto type = ask.value("dtype", std::string("fp32"));
-    o.weights = type == "int8" ? dtype::i8 : type == "bf16" ? dtype::bf16 : dtype::f32;
+    o.weights = type_named(ask.value("dtype", std::string("fp32")));
+    o.decoder = decoders_ = decoders(ask.value("device", std::string("cpu")));
+    engine_.reset(); // its memory may be needed
     engine_ = generation::make_engine(o, config_, nullptr);
     const auto begin = now();
-    model::load_checkpoint(folder_, engine_->staging());
+    model::load_weights(folder_, engine_->staging());
     engine_->install({0});
     return {{"seconds", now() - begin}};
   }
@@ -93,13 +114,15 @@ private:
       tokens.push_back(nullptr);
       logp.push_back(nullptr);
     }
+    json pauses = json::array();
     const auto begin = now();
     auto first = begin;
     std::int64_t decoded = 0;
     for (int step = 0; engine_->running() + engine_->waiting() > 0; ++step) {
       if (std::find(swaps.begin(), swaps.end(), step) != swaps.end()) {
-        model::load_checkpoint(folder_, engine_->staging());
-        engine_->install(engine_->current().next());
+        model::load_weights(folder_, engine_->staging());
+        const auto report = engine_->install(engine_->current().next());
+        pauses.push_back({{"pause_s", report.pause_s}, {"prefill_s", report.prefill_s}});
       }
       const auto before = engine_->statistics().sampled_tokens;
       for (auto& r : engine_->step()) {
@@ -113,16 +136,17 @@ private:
     }
     const auto end = now();
     return {{"tokens", tokens}, {"logp", logp}, {"seconds", end - begin},
-            {"decode_s", end - first}, {"decoded", decoded}};
+            {"decode_s", end - first}, {"decoded", decoded}, {"swaps", pauses}};
   }
 
-  /// {"tokens": [id], "file"}: writes fp32 logits of every position, computed token by token.
+  /// {"tokens": [id], "file"}: writes fp32 logits of every position, computed token by token where the
+  /// last "load" said, in fp32.
   json logits(const json& ask) {
     const auto tokens = ask.at("tokens").get<token_list>();
     const auto length = static_cast<std::int32_t>(tokens.size());
-    model::cpu_decoder d(config_, model::blocks_for(length), length, threads_);
-    model::load_checkpoint(folder_, d.staging());
-    d.swap();
+    const auto d = decoders_(config_, {model::blocks_for(length), length, threads_, dtype::f32});
+    model::load_weights(folder_, d->staging());
+    d->swap();
     token_list blocks;
     for (std::int32_t b = 0; b < model::blocks_for(length); ++b)
       blocks.push_back(b);
@@ -130,8 +154,8 @@ private:
     for (std::int32_t i = 0; i < length; ++i) {
       const model::token_run run{std::span(tokens).subspan(static_cast<std::size_t>(i), 1), i,
                                  blocks.data(), true};
-      d.forward({&run, 1});
-      out.write(reinterpret_cast<const char*>(d.logits(0)), config_.vocab_size * 4);
+      d->forward({&run, 1});
+      out.write(reinterpret_cast<const char*>(d->logits(0)), config_.vocab_size * 4);
     }
     return {{"written", length}};
   }
@@ -162,6 +186,7 @@ private:
   std::string folder_;
   int threads_ = 2;
   model::model_config config_;
+  model::decoder_factory decoders_;
   std::unique_ptr<generation::engine> engine_;
   std::unique_ptr<model::transformer> trainer_;
 };
