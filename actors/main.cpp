@@ -26,6 +26,28 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
                                + "; `millrace --help` lists them");
 }
 
+/// CLI11 would only say which argument it did not expect.
+std::string about_unknown_option(const CLI::App& app) {
+  const auto* command = &app;
+  for (auto given = app.get_subcommands(); !given.empty(); given = command->get_subcommands())
+    command = given.front();
+  for (auto word : command->remaining()) {
+    word = word.substr(0, word.find('='));
+    if (!word.starts_with("--"))
+      continue;
+    std::vector<std::string> known;
+    for (const auto* option : command->get_options())
+      for (const auto& name : option->get_lnames())
+        known.push_back("--" + name);
+    const auto has_set = std::find(known.begin(), known.end(), "--set") != known.end();
+    const auto path = has_set && word.find('.') != std::string::npos;
+    return "found \"" + word + "\", expected an option of `millrace " + command->get_name() + "`"
+           + (path ? "; what the configuration holds goes with --set " + word.substr(2) + "=VALUE"
+                   : millrace::did_you_mean(word, known) + "; --help lists them");
+  }
+  return {};
+}
+
 } // namespace
 
 /// millrace COMMAND …: each command declares its own options in actors/commands/.
@@ -54,6 +76,12 @@ int main(int argc, char** argv) {
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& e) {
+    const auto text = about_unknown_option(app);
+    if (text.empty())
+      return app.exit(e) == 0 ? 0 : 2;
+    std::fprintf(stderr, "millrace: %s\n", text.c_str());
+    return 2;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const millrace::user_error& e) {

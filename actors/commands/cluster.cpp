@@ -20,7 +20,8 @@ namespace {
 /// A line to the hub of the cluster that this configuration describes.
 class hub_line {
 public:
-  explicit hub_line(const std::string& config) : options_(load_settings(config)), link_(checked()) {
+  hub_line(const std::string& config, const std::vector<std::string>& changes)
+    : options_(load_settings(config, changes)), link_(checked()) {
     // A busy host may answer late; where nobody listens, that is said at once.
     std::string why;
     for (int tries = 0; !hub_ && tries < 5 && (tries == 0 || why == "no answer in time"); ++tries)
@@ -105,7 +106,9 @@ std::pair<std::string, std::int64_t> parse_scale(const std::string& text) {
 void add_cluster_commands(CLI::App& app, int& status) {
   struct arguments {
     std::string config, what;
+    std::vector<std::string> changes;
     bool json = false;
+    [[nodiscard]] hub_line line() const { return hub_line(config, changes); }
   };
   auto add = [&](const char* name, const char* help, auto work) {
     auto* cmd = app.add_subcommand(name, help);
@@ -113,6 +116,8 @@ void add_cluster_commands(CLI::App& app, int& status) {
     if (std::string_view(name) == "scale")
       cmd->add_option("what", a->what, "generators=N or rewards=N")->required();
     cmd->add_option("config,--config", a->config, "The cluster's configuration file")->required();
+    cmd->add_option("--set", a->changes, "path=value, as `millrace up` was given it; may be repeated")
+      ->allow_extra_args(false);
     if (std::string_view(name) == "status")
       cmd->add_flag("--json", a->json, "As JSON");
     cmd->callback([a, work, &status] {
@@ -121,7 +126,7 @@ void add_cluster_commands(CLI::App& app, int& status) {
     });
   };
   add("status", "Show the nodes of a running cluster", [](const arguments& a) {
-    auto answer = hub_line(a.config).ask(status_atom::value);
+    auto answer = a.line().ask(status_atom::value);
     if (a.json)
       std::printf("%s\n", answer.c_str());
     else
@@ -129,11 +134,11 @@ void add_cluster_commands(CLI::App& app, int& status) {
   });
   add("scale", "Change how many generators or reward workers run", [](const arguments& a) {
     auto [kind, count] = parse_scale(a.what);
-    std::printf("%s\n", hub_line(a.config).ask(scale_atom::value, kind, count).c_str());
+    std::printf("%s\n", a.line().ask(scale_atom::value, kind, count).c_str());
   });
   add("down", "End a running cluster after the present step, with a checkpoint",
       [](const arguments& a) {
-        hub_line line(a.config);
+        auto line = a.line();
         std::printf("ending after the present step, with a checkpoint\n");
         std::fflush(stdout);
         line.stop();

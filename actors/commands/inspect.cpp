@@ -12,8 +12,10 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include <poll.h>
 
@@ -141,6 +143,14 @@ int list_actors(const inspect_arguments& a) {
   return 0;
 }
 
+/// `inspect RUN` lists that run's actors.
+inspect_arguments without_an_actor(inspect_arguments a) {
+  const auto is_run = a.actor.starts_with("http://") || std::filesystem::is_directory(a.actor);
+  if (a.run.empty() && is_run)
+    a.run = std::exchange(a.actor, {});
+  return a;
+}
+
 int inspect(const inspect_arguments& a) {
   if (a.actor.empty() && a.follow)
     throw user_error("--follow: which actor? `millrace inspect` lists them");
@@ -185,12 +195,12 @@ void add_inspect_command(CLI::App& app, int& status) {
   auto* cmd = app.add_subcommand("inspect", "Show one actor of a running training, all of it; or which there are");
   auto a = std::make_shared<inspect_arguments>();
   cmd->add_option("actor", a->actor, "Its name, or NODE/NAME; without it, all are listed");
-  cmd->add_option("--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
+  cmd->add_option("run,--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
                                    "under runs/)");
   cmd->add_flag("--json", a->json, "As JSON; with --follow one object a line");
   cmd->add_flag("--follow", a->follow, "Again and again: what has changed");
   cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
-  cmd->callback([a, &status] { status = inspect(*a); });
+  cmd->callback([a, &status] { status = inspect(without_an_actor(*a)); });
 }
 
 } // namespace millrace

@@ -154,7 +154,7 @@ void add_top_command(CLI::App& app, int& status) {
   auto* cmd = app.add_subcommand("top", "Watch a running training: rates, queues, staleness, who "
                                         "waits for whom");
   auto a = std::make_shared<top_arguments>();
-  cmd->add_option("run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
+  cmd->add_option("run,--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
                                  "under runs/)");
   cmd->add_flag("--once", a->once, "Print the screen once, and end");
   cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));

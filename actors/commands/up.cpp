@@ -176,8 +176,10 @@ void local_nodes::pass_interrupts() {
   auto* head = options_.cluster.head();
   if (processes_.running(head->name))
     processes_.signal(head->name, SIGTERM);
-  else
+  else {
     processes_.signal_all(SIGTERM);
+    status_ = 130;
+  }
   ending_since_ = now();
 }
 

@@ -212,6 +212,11 @@ TEST_CASE("cluster: what can't work is said plainly") {
   refused({"node", config, "--name", "gen0"}, "was not reached at 127.0.0.1");
   refused({"status", config}, "no cluster answers at");
   refused({"scale", "generators", config}, "expected KIND=COUNT");
+  refused({"status", config, "--set", "cluster.nodes=[]"}, "cluster.nodes: is missing");
+  refused({"run", config, "--sed=3"}, "did you mean \"--seed\"?");
+  refused({"up", config, "--rollout.eta=4"}, "goes with --set rollout.eta=VALUE");
+  refused({"status", config, "--jsn"}, "an option of `millrace status` (did you mean \"--json\"?)");
+  refused({"inspect", "nobody", (folder.path() / "none").string()}, (folder.path() / "none").string());
   j["cluster"].erase("nodes");
   refused({"up", write(folder.path() / "none.json", j)}, "cluster.nodes: is missing");
 }

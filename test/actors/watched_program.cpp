@@ -55,10 +55,11 @@ nlohmann::json read(const std::filesystem::path& file) {
   return nlohmann::json::parse(in);
 }
 
-watched::watched(const std::vector<std::string>& arguments)
+watched::watched(const std::vector<std::string>& arguments, std::vector<std::string> prefix)
   : processes_([this](const std::string&, std::string_view line) { said_ += std::string(line) + "\n"; }) {
-  auto all = arguments;
-  all.insert(all.begin(), MILLRACE_PROGRAM);
+  auto all = std::move(prefix);
+  all.push_back(MILLRACE_PROGRAM);
+  all.insert(all.end(), arguments.begin(), arguments.end());
   processes_.start("program", all);
 }
 

@@ -25,7 +25,8 @@ nlohmann::json read(const std::filesystem::path& file);
 /// The `millrace` program under watch: what it says, and how it ends.
 class watched {
 public:
-  explicit watched(const std::vector<std::string>& arguments);
+  /// `prefix`: a program, by its path, and its arguments, that becomes this one.
+  explicit watched(const std::vector<std::string>& arguments, std::vector<std::string> prefix = {});
 
   /// Waits until it has said this; false when it ended or the time is over.
   bool says(const std::string& text, double seconds = 60);
