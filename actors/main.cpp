@@ -76,14 +76,12 @@ int main(int argc, char** argv) {
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
-  } catch (const CLI::ExtrasError& e) {
-    const auto text = about_unknown_option(app);
+  } catch (const CLI::ParseError& e) {
+    const auto text = e.get_exit_code() == 0 ? std::string() : about_unknown_option(app);
     if (text.empty())
       return app.exit(e) == 0 ? 0 : 2;
     std::fprintf(stderr, "millrace: %s\n", text.c_str());
     return 2;
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
   } catch (const millrace::user_error& e) {
     std::fprintf(stderr, "millrace: %s\n", e.what());
     return 2;
