@@ -6,8 +6,6 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <limits>
-
 namespace millrace::model {
 namespace {
 
@@ -49,6 +47,11 @@ std::pair<at::Tensor, at::Tensor> quantised_rows(const at::Tensor& x) {
   const auto largest = wide.abs().amax(1, /*keepdim=*/true);
   const auto scales = at::where(largest > 0, largest / largest_e4m3, at::ones_like(largest));
   return {(wide / scales).clamp(-largest_e4m3, largest_e4m3).to(at::kFloat8_e4m3fn), scales};
+}
+
+void wait_for(c10::Device device) {
+  if (device.is_cuda()) // elsewhere calls return when they are done
+    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 at::Tensor device_matrix::product(const at::Tensor& x) const {
@@ -156,8 +159,7 @@ void device_weights::swap() {
   for (const auto& a : arrivals_)
     a.place.copy_(a.staged);
   // Whoever fills the staging next may do so from another stream, or over the network.
-  if (device_.is_cuda())
-    c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).synchronize();
+  wait_for(device_);
   ready_ = true;
 }
 
