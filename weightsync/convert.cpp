@@ -46,6 +46,29 @@ float largest_magnitude(const float* from, std::size_t n) {
                                : std::bit_cast<float>(largest);
 }
 
+float f8_scale(float largest) { return largest > 0 ? largest / 448.0F : 1.0F; }
+
+// Where a GPU's tensors are tested without one: no loop for vector units.
+void f32_to_f8(const float* from, std::uint8_t* to, std::size_t n, float scale) {
+  const auto inverse = 1.0F / scale;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i] * inverse);
+    auto magnitude = bits & 0x7FFFFFFFU;
+    std::uint32_t code = 0x7F; // not a number
+    if (magnitude <= 0x7F800000U) {
+      const auto x = std::min(std::bit_cast<float>(magnitude), 448.0F);
+      if (x < 0x1p-6F) // below the smallest that has an exponent: steps of 2⁻⁹
+        code = static_cast<std::uint32_t>(std::nearbyint(x * 512.0F));
+      else {
+        magnitude = std::bit_cast<std::uint32_t>(x);
+        magnitude += 0x7FFFFU + ((magnitude >> 20U) & 1U); // to three bits of mantissa
+        code = (magnitude >> 20U) - (120U << 3U);
+      }
+    }
+    to[i] = static_cast<std::uint8_t>(((bits >> 24U) & 0x80U) | code);
+  }
+}
+
 float i8_scale(float largest) { return largest > 0 ? largest / 127.0F : 1.0F; }
 
 MILLRACE_VECTORISED

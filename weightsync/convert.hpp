@@ -18,6 +18,10 @@ float largest_magnitude(const float* from, std::size_t n);
 float i8_scale(float largest);
 /// round(x · (1 / scale)), ties to even, within ±127.
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale);
+/// The scale with which `largest` becomes E4M3's largest number, 448.
+float f8_scale(float largest);
+/// x · (1 / scale) in E4M3: the nearest number, ties to even, within ±448; what is no number stays none.
+void f32_to_f8(const float* from, std::uint8_t* to, std::size_t n, float scale);
 void i8_to_f32(const std::int8_t* from, float* to, std::size_t n, float scale);
 
 /// Copies n elements; the types are equal, f32 and bf16 in either order, i8 to f32 or bf16 (times

@@ -78,12 +78,18 @@ std::vector<std::uint64_t> host_device::checksums(
 
 void host_device::quantise(std::span<const row_quantisation> tasks) {
   for (const auto& t : tasks) {
-    ensure(t.to_type == dtype::i8, "host memory is quantised to i8 only");
+    const bool f8 = t.to_type == dtype::f8_e4m3;
+    ensure(f8 || t.to_type == dtype::i8, "rows are quantised to i8 or f8_e4m3");
     auto columns = static_cast<std::size_t>(t.columns);
     for (std::int64_t r = 0; r < t.rows; ++r) {
       const auto* row = t.from + r * t.columns;
-      t.scales[r] = i8_scale(largest_magnitude(row, columns));
-      f32_to_i8(row, reinterpret_cast<std::int8_t*>(t.to) + r * t.columns, columns, t.scales[r]);
+      const auto largest = largest_magnitude(row, columns);
+      auto* to = t.to + r * t.columns;
+      t.scales[r] = f8 ? f8_scale(largest) : i8_scale(largest);
+      if (f8)
+        f32_to_f8(row, reinterpret_cast<std::uint8_t*>(to), columns, t.scales[r]);
+      else
+        f32_to_i8(row, reinterpret_cast<std::int8_t*>(to), columns, t.scales[r]);
     }
   }
 }

@@ -9,7 +9,7 @@ namespace millrace::weightsync {
 layout replicated(std::span<const tensor_view> views) {
   std::set<std::string> scales;
   for (const auto& v : views)
-    if (v.type == dtype::i8)
+    if (v.type == dtype::i8 || v.type == dtype::f8_e4m3)
       scales.insert(scale_name(v.name));
   layout result;
   for (const auto& v : views)

@@ -27,7 +27,7 @@ struct replica_group {
 bool convertible(dtype from, const tensor_view& to) {
   auto number = [](dtype t) { return t == dtype::f32 || t == dtype::bf16 || t == dtype::i8; };
   return from == to.type || (number(from) && number(to.type))
-         || (number(from) && to.type == dtype::f8_e4m3 && to.memory == memory_kind::cuda);
+         || (number(from) && to.type == dtype::f8_e4m3);
 }
 
 // Whether a receiver's tensor of this type has a scale for each row.

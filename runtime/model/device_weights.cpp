@@ -46,7 +46,7 @@ std::pair<at::Tensor, at::Tensor> quantised_rows(const at::Tensor& x) {
   const auto wide = x.to(at::kFloat);
   const auto largest = wide.abs().amax(1, /*keepdim=*/true);
   const auto scales = at::where(largest > 0, largest / largest_e4m3, at::ones_like(largest));
-  return {(wide / scales).clamp(-largest_e4m3, largest_e4m3).to(at::kFloat8_e4m3fn), scales};
+  return {(wide * scales.reciprocal()).clamp(-largest_e4m3, largest_e4m3).to(at::kFloat8_e4m3fn), scales};
 }
 
 void wait_for(c10::Device device) {

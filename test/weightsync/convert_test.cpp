@@ -83,3 +83,41 @@ TEST_CASE("i8 is symmetric, rounds to the nearest and loses half a step at most"
   float bad = std::numeric_limits<float>::quiet_NaN();
   REQUIRE(std::isinf(largest_magnitude(&bad, 1)));
 }
+
+namespace {
+
+/// E4M3 by its definition: sign, four bits of exponent (bias 7), three of mantissa.
+float from_f8(std::uint8_t code) {
+  const int exponent = (code >> 3) & 15, mantissa = code & 7;
+  const auto x = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                               : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return code & 0x80 ? -x : x;
+}
+
+std::uint8_t f8(float x) {
+  std::uint8_t y = 0;
+  f32_to_f8(&x, &y, 1, 1);
+  return y;
+}
+
+} // namespace
+
+TEST_CASE("E4M3 is the nearest of its numbers, ties to even") {
+  for (int code = 0; code < 256; ++code)
+    if ((code & 0x7F) != 0x7F)
+      REQUIRE(f8(from_f8(static_cast<std::uint8_t>(code))) == code);
+  for (int code = 0; code < 0x7E; ++code) { // between neighbours
+    const auto low = from_f8(static_cast<std::uint8_t>(code));
+    const auto high = from_f8(static_cast<std::uint8_t>(code + 1));
+    const auto middle = (low + high) / 2;
+    REQUIRE(f8(std::nextafter(middle, 0.0F)) == code);
+    REQUIRE(f8(std::nextafter(middle, 1000.0F)) == code + 1);
+    REQUIRE(f8(middle) == code + code % 2);
+    REQUIRE(f8(-middle) == ((code + code % 2) | 0x80));
+  }
+  REQUIRE(f8(1e9F) == 0x7E);
+  REQUIRE(f8(-std::numeric_limits<float>::infinity()) == 0xFE);
+  REQUIRE((f8(std::numeric_limits<float>::quiet_NaN()) & 0x7F) == 0x7F);
+  REQUIRE(f8_scale(0) == 1);
+  REQUIRE(f8(7.0F / f8_scale(7.0F)) == 0x7E);
+}
