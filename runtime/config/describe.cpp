@@ -125,14 +125,16 @@ void describe(option_list& v, sampling_params& s) {
 void describe(option_list& v, generator_settings& s) {
   v("count", s.count, in_range(1, 4096), "Generators");
   v("max_batch", s.max_batch, in_range(1, 65536), "Sequences that one decodes at a time");
-  v("threads", s.threads, in_range(1, 1024), "Threads of each generator's tensor operations");
+  v("threads", s.threads, in_range(1, 1024),
+    "Threads of each generator's tensor operations and of drawing tokens; with a CUDA device, of the "
+    "latter, which a large vocabulary makes worth all cores");
   v("device", s.device, "What the generators compute on: the CPU, or CUDA devices (those that the "
                         "process sees, in turn)");
   v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
                 "or kept");
   v("dtype", s.dtype, "Precision of the generators' weights, on the way, in memory and in computing: "
                       "bf16, or 8 bits with a scale per row and activations quantised as they come: "
-                      "int8 on the CPU, fp8 (E4M3) on a CUDA device");
+                      "int8 on the CPU, fp8 (E4M3) on a CUDA device, to which it goes as bf16");
   v("kv_cache_tokens", s.kv_cache_tokens, in_range(0, 1e12),
     "Tokens that the cache holds; 0: enough for max_batch sequences of full length, within 4 GiB");
   v("prefill_chunk", s.prefill_chunk, in_range(1, 65536),
