@@ -43,6 +43,7 @@ node_actors_settings workers_here(const settings& s) {
     return {.generator = s.generator.count, .reward = s.reward.workers, .replay = 1,
             .evaluator = 1};
   auto here = head->actors;
+  here.old_logits = 0; // the stream has it, with the trainer's own versions
   auto evaluates = [](const node_settings& n) { return n.actors.evaluator > 0; };
   if (std::none_of(s.cluster.nodes.begin(), s.cluster.nodes.end(), evaluates))
     here.evaluator = 1;
