@@ -151,7 +151,7 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
     items.push_back({"trainer: whole weights", "rank 0, to publish and save",
                      parameters_of(c) * fp32});
   else if (device)
-    items.push_back({"trainer: weights on the host", "to publish and save", n * fp32});
+    items.push_back({"trainer: weights, host", "to publish and save", n * fp32});
   items.push_back({"trainer: gradients", "fp32", n * fp32, device});
   items.push_back(optimizer_memory(t, n));
   add_beside_the_policy(items, s, n * fp32);

@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <bit>
+#include <map>
 #include <optional>
 
 namespace millrace::model {
@@ -221,55 +223,66 @@ padded_rows pad(const segments& parts, std::int64_t rows, c10::Device device) {
   const auto before = [&](std::int64_t s) {
     return parts.prefix_of(s) < 0 ? 0 : parts.length(parts.prefix_of(s));
   };
+  std::map<int, std::vector<std::int64_t>> alike; // by the power of two above their length
+  for (std::int64_t s = 0; s < parts.count(); ++s)
+    if (parts.length(s) > 0)
+      alike[std::bit_width(static_cast<std::uint64_t>(before(s) + parts.length(s) - 1))].push_back(s);
   padded_rows out;
-  out.segments = parts.count();
-  for (std::int64_t s = 0; s < out.segments; ++s)
-    out.longest = std::max<std::int64_t>(out.longest, before(s) + parts.length(s));
-  auto gather = at::zeros({out.segments * out.longest}, at::kLong);
   auto back = at::empty({rows}, at::kLong);
-  auto* from = gather.mutable_data_ptr<std::int64_t>();
   auto* slot_of = back.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t s = 0; s < out.segments; ++s) {
-    auto slot = s * out.longest;
-    for (std::int64_t i = 0; i < before(s); ++i)
-      from[slot++] = parts.begin(parts.prefix_of(s)) + i;
-    for (std::int64_t i = parts.begin(s); i < parts.begin(s + 1); ++i) {
-      slot_of[i] = slot;
-      from[slot++] = i;
+  std::int64_t begin = 0;
+  for (const auto& [power, which] : alike) {
+    padded_rows::rectangle r{static_cast<std::int64_t>(which.size()), 0, {}};
+    for (auto s : which)
+      r.longest = std::max<std::int64_t>(r.longest, before(s) + parts.length(s));
+    auto gather = at::zeros({r.segments * r.longest}, at::kLong);
+    auto* from = gather.mutable_data_ptr<std::int64_t>();
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      const auto s = which[k];
+      auto at = static_cast<std::int64_t>(k) * r.longest;
+      for (std::int64_t i = 0; i < before(s); ++i)
+        from[at++] = parts.begin(parts.prefix_of(s)) + i;
+      for (std::int64_t i = parts.begin(s); i < parts.begin(s + 1); ++i) {
+        slot_of[i] = begin + at;
+        from[at++] = i;
+      }
     }
+    begin += r.segments * r.longest;
+    r.from = gather.to(device);
+    out.rectangles.push_back(std::move(r));
   }
-  out.from = gather.to(device);
   out.slot = back.to(device);
   return out;
 }
 
-/// Over the padded rectangle: causality keeps the padding unseen. What a prefix's own queries find a
-/// second time is left out. Angles are applied in fp32, whatever the layers compute in.
+/// Over each rectangle: causality keeps the padding unseen. What a prefix's own queries find a second
+/// time is left out. Angles are applied in fp32, whatever the layers compute in.
 at::Tensor composed_attention(const at::Tensor& qkv, const attention_layout& layout) {
   const auto n = qkv.size(0), h = layout.heads, kv = layout.kv_heads, dim = layout.head_dim;
   ensure(layout.padded.has_value(), "attention is composed, but its layout isn't complete");
-  const auto& padded = *layout.padded;
   const auto heads = qkv.view({n, h + 2 * kv, dim});
   const auto wide = c10::promoteTypes(qkv.scalar_type(), at::kFloat);
   const auto at_positions = [&](const at::Tensor& table) {
     return table.index_select(0, layout.positions).to(wide).unsqueeze(1);
   };
-  const auto turned = rotated(heads.narrow(1, 0, h + kv).to(wide),
-                              at_positions(layout.rotation->cos),
-                              at_positions(layout.rotation->sin)).to(qkv.scalar_type());
-  const auto rectangle = at::cat({turned, heads.narrow(1, h + kv, kv)}, 1)
-                           .index_select(0, padded.from)
-                           .view({padded.segments, padded.longest, h + 2 * kv, dim})
-                           .transpose(1, 2);
+  const auto turned = at::cat({rotated(heads.narrow(1, 0, h + kv).to(wide),
+                                       at_positions(layout.rotation->cos),
+                                       at_positions(layout.rotation->sin)).to(qkv.scalar_type()),
+                               heads.narrow(1, h + kv, kv)}, 1);
   const auto expand = [&](const at::Tensor& x) {
     return kv == h ? x : x.repeat_interleave(h / kv, 1);
   };
-  const auto out = at::scaled_dot_product_attention(rectangle.narrow(1, 0, h),
-                                                    expand(rectangle.narrow(1, h, kv)),
-                                                    expand(rectangle.narrow(1, h + kv, kv)), {},
-                                                    0.0, /*is_causal=*/true);
-  return out.transpose(1, 2).reshape({padded.segments * padded.longest, h * dim})
-    .index_select(0, padded.slot);
+  std::vector<at::Tensor> results;
+  for (const auto& r : layout.padded->rectangles) {
+    const auto rectangle = turned.index_select(0, r.from)
+                             .view({r.segments, r.longest, h + 2 * kv, dim}).transpose(1, 2);
+    const auto out = at::scaled_dot_product_attention(rectangle.narrow(1, 0, h),
+                                                      expand(rectangle.narrow(1, h, kv)),
+                                                      expand(rectangle.narrow(1, h + kv, kv)), {},
+                                                      0.0, /*is_causal=*/true);
+    results.push_back(out.transpose(1, 2).reshape({r.segments * r.longest, h * dim}));
+  }
+  return at::cat(results).index_select(0, layout.padded->slot);
 }
 
 maybe_tensor part(const std::vector<at::Tensor>& parts, std::size_t i) {

@@ -52,12 +52,16 @@ struct rotary {
   at::Tensor cos, sin; ///< [positions, head_dim / 2] fp32, on the model's device
 };
 
-/// How rows of a batch are laid out as a rectangle: all segments, each with its prefix before it,
-/// padded at their ends to the longest. On the batch's device.
+/// How rows of a batch are laid out as rectangles: segments of like length together, each with its
+/// prefix before it, padded at their ends to the longest of the rectangle, which is less than twice as
+/// long as any. On the batch's device.
 struct padded_rows {
-  std::int64_t segments = 0, longest = 0;
-  at::Tensor from; ///< [segments · longest] int64: the row there; 0 where there is none
-  at::Tensor slot; ///< [N] int64: where each row lies
+  struct rectangle {
+    std::int64_t segments = 0, longest = 0;
+    at::Tensor from; ///< [segments · longest] int64: the row there; 0 where there is none
+  };
+  std::vector<rectangle> rectangles;
+  at::Tensor slot; ///< [N] int64: where each row lies in all rectangles, one behind the other
 };
 
 /// Where the sequences of a batch begin and end, with its rotary angles.

@@ -65,3 +65,22 @@ TEST_CASE("run: a killed rank ends it at once with a word on why, and --resume g
     shards += entry.path().filename() == "optimizer-1-of-2.safetensors" ? 1 : 0;
   CHECK(shards > 0);
 }
+
+TEST_CASE("run: trainer.device \"cuda\" where no device is to be seen ends in one clear line") {
+  scratch_folder folder("millrace-test");
+  for (int dp : {1, 2}) {
+    auto j = two_ranks(10);
+    j["trainer"]["device"] = "cuda";
+    j["trainer"]["parallel"] = {{"dp", dp}};
+    watched run({"run", write(folder.path() / "c.json", j), "--run-dir",
+                 (folder.path() / ("run" + std::to_string(dp))).string()},
+                {"/usr/bin/env", "CUDA_VISIBLE_DEVICES="});
+    CHECK(run.ends(60) > 0);
+    INFO(run.said());
+    const std::string line = "millrace: trainer.device: found \"cuda\"";
+    const auto at = run.said().find(line);
+    REQUIRE(at != std::string::npos);
+    CHECK(run.said().find("millrace: ", at + 1) == std::string::npos);
+    CHECK(run.said().find('\n', at) + 1 == run.said().size()); // the last line, too
+  }
+}
