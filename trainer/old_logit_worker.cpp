@@ -72,8 +72,9 @@ struct old_logit_worker::parts {
 
 void old_logit_worker::parts::add(const scored_group& g) {
   record r{g, {}, {}};
-  for (const auto& x : g.rollouts) {
+  for (auto& x : r.group.rollouts) {
     r.logp.emplace_back(x.tokens.size(), unknown_logp);
+    x.behaviour_logp.assign(x.tokens.size(), 0); // nobody asks for it here
     for (auto v : x.versions)
       if (v >= 0)
         r.missing.insert(v);

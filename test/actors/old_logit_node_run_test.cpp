@@ -204,6 +204,31 @@ TEST_CASE("old-logit node: a run's old log-probs are those of the trainer's proc
   CHECK(old.ends(20) == 0);
 }
 
+TEST_CASE("old-logit actor on the trainer's node of a cluster: in its process, as without a cluster") {
+  scratch_folder folder("millrace-test");
+  auto j = with_old_logit_node(30);
+  j["cluster"]["nodes"].erase(2);
+  j["cluster"]["nodes"][0]["actors"]["old_logits"] = 1;
+  auto run = folder.path() / "run";
+  watched up({"up", write(folder.path() / "c.json", j), "--run-dir", run.string()});
+  INFO(up.said());
+  CHECK(up.ends(60) == 0);
+  step_lines steps(up, run);
+  double exact = 0, waited = 0, n = 0;
+  CHECK_FALSE(steps.come(
+    [&](const nlohmann::json& step) {
+      exact += step["old_logits_share_dedicated"].get<double>()
+               + step["old_logits_share_snapshot"].get<double>();
+      waited += step["old_logits_waited_s"].get<double>();
+      ++n;
+      return false;
+    },
+    0.2));
+  CHECK(n == 30);
+  CHECK(exact == Approx(30));
+  CHECK(waited < 3);
+}
+
 TEST_CASE("old-logit node: killed or stopped, the run goes on by the fallback; it comes back and serves") {
   scratch_folder folder("millrace-test");
   auto config = write(folder.path() / "c.json", with_old_logit_node(100000));
