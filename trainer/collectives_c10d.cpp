@@ -11,6 +11,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <atomic>
+
 namespace millrace::trainer {
 
 namespace {
@@ -47,6 +49,14 @@ public:
   c10d_collectives(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Backend> cuda,
                    int rank, int size)
       : host_(std::move(host)), cuda_(std::move(cuda)), rank_(rank), size_(size) {}
+  ~c10d_collectives() override {
+    try {
+      if (cuda_ && !abandoned_)
+        cuda_->shutdown(); // when all that is under way is done
+    } catch (const std::exception&) {
+      // It is of no use any more.
+    }
+  }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <thread>
 
@@ -106,12 +107,16 @@ rank_mesh::rank_mesh(rank_grid g, int r, std::unique_ptr<rendezvous> meeting,
 }
 
 rank_mesh::~rank_mesh() {
+  auto in_order = std::uncaught_exceptions() == 0;
   if (rank == 0)
     try {
       post("end", "");
     } catch (const std::exception&) {
-      // They have ended before.
+      in_order = false; // they have ended before
     }
+  if (!in_order) // NCCL would wait for the others, to end together
+    for (auto* group : {world_.get(), data_.get(), tensor_.get()})
+      group->abandon();
 }
 
 std::shared_ptr<rank_mesh> rank_mesh::lead(rank_grid grid, std::unique_ptr<rendezvous> meeting,
