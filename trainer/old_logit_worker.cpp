@@ -46,6 +46,7 @@ struct old_logit_worker::parts {
   int threads;
   std::int32_t eta;
   std::size_t room; ///< for so many groups
+  std::int64_t at_a_time; ///< tokens: a question is answered no sooner than these are done
   std::list<record> records; ///< wanted ones first, then in order of arrival
   std::unordered_map<std::int64_t, std::list<record>::iterator> by_group;
   double spent = 0; ///< off the trainer's path, since the last take()
@@ -59,7 +60,9 @@ struct old_logit_worker::parts {
         threads(s.algorithm.dedicated.threads), eta(s.rollout.eta),
         room(2 * static_cast<std::size_t>((s.rollout.eta + 1) * s.rollout.batch_size
                                             / std::max(1, s.rollout.group_size)
-                                          + 1)) {}
+                                          + 1)),
+        at_a_time(std::min(how.micro_batch_tokens,
+                           std::max<std::int64_t>(512, how.micro_batch_tokens / 8))) {}
 
   void add(const scored_group& g);
   void remove(std::list<record>::iterator r);
@@ -109,7 +112,7 @@ std::optional<version> old_logit_worker::parts::next_version(bool wanted) const 
   return first;
 }
 
-/// The first groups that want it, about a micro-batch of tokens.
+/// The first groups that want it, about as many tokens as are computed at a time.
 std::vector<old_logit_worker::parts::record*> old_logit_worker::parts::next_groups(version v) {
   std::vector<record*> out;
   std::int64_t tokens = 0;
@@ -118,7 +121,7 @@ std::vector<old_logit_worker::parts::record*> old_logit_worker::parts::next_grou
       continue;
     for (const auto& x : r.group.rollouts)
       tokens += static_cast<std::int64_t>(x.tokens.size());
-    if (!out.empty() && tokens > how.micro_batch_tokens)
+    if (!out.empty() && tokens > at_a_time)
       break;
     out.push_back(&r);
   }

@@ -52,8 +52,9 @@ public:
   [[nodiscard]] bool settled(const train_batch& batch) const;
   /// Whether there is something to compute with the versions that are there.
   [[nodiscard]] bool can_work() const;
-  /// Computes what is missing for the next groups, at most algorithm.trainer.micro_batch_tokens, by
-  /// one forward per version present. False when there was nothing to do.
+  /// Computes what is missing of one version for the next groups, an eighth of
+  /// trainer.micro_batch_tokens or a little more (at least a group), so that it takes not long. False
+  /// when there was nothing to do.
   bool work();
   /// What is known of the batch, and the seconds that work() took off the trainer's path since the
   /// last call. The batch's groups are forgotten: they are trained on now.
