@@ -12,6 +12,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
@@ -97,10 +98,26 @@ void policy::parts::begin_reinforcement() {
   reinforce = std::make_unique<reinforcement>(network, s, known, mesh.get());
 }
 
+/// work(), where a full device is told of with what would help.
+template <class Work>
+static auto within_memory(Work work) {
+  try {
+    return work();
+  } catch (const c10::OutOfMemoryError& e) {
+    const std::string why = e.what_without_backtrace();
+    throw user_error("trainer.device: a CUDA device's memory is full (" + why.substr(0, why.find('\n'))
+                     + "); lower trainer.micro_batch_tokens, or set trainer.compute to \"bf16\", "
+                       "trainer.activation_checkpointing or trainer.offload_optimizer; `millrace "
+                       "check` tells what takes how much");
+  }
+}
+
 supervised_statistics policy::parts::do_warm_up(std::span<const demonstration> batch) {
   enter();
-  begin_warm_up();
-  auto result = warm_up->step(batch);
+  auto result = within_memory([&] {
+    begin_warm_up();
+    return warm_up->step(batch);
+  });
   warm_up_steps = warm_up->steps();
   collect_model();
   return result;
@@ -109,8 +126,10 @@ supervised_statistics policy::parts::do_warm_up(std::span<const demonstration> b
 step_statistics policy::parts::do_step(version from, std::span<const scored_group> groups,
                                        const old_logit_supply& supply) {
   enter();
-  begin_reinforcement();
-  auto result = reinforce->step(from, groups, supply);
+  auto result = within_memory([&] {
+    begin_reinforcement();
+    return reinforce->step(from, groups, supply);
+  });
   at = from.next();
   collect_model();
   result.peak_rss_bytes = read_process_usage().peak_resident_bytes;

@@ -299,6 +299,23 @@ int devices_here(std::string& why) {
 
 } // namespace
 
+TEST_CASE("a device whose memory is full is told of in one line, with what helps") {
+  auto known = with_probe([](const policy_loss::inputs&, policy_loss::outputs&) {
+    C10_THROW_ERROR(OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has");
+  });
+  auto p = policy::create(probing(), &known);
+  try {
+    p.step({0}, random_groups(1, 3, 4, {0}, 0));
+    FAIL("it was not told");
+  } catch (const user_error& e) {
+    const std::string text = e.what();
+    INFO(text);
+    REQUIRE_THAT(text, Catch::StartsWith("trainer.device: ") && Catch::Contains("2.00 GiB")
+                         && Catch::Contains("trainer.micro_batch_tokens"));
+    REQUIRE(text.find('\n') == std::string::npos);
+  }
+}
+
 TEST_CASE("NCCL without a device, or without CUDA, is refused in one line") {
   std::string why;
   if (devices_here(why) > 0)
