@@ -105,6 +105,11 @@ static void add_beside_the_policy(std::vector<memory_item>& items, const setting
     items.push_back({"trainer: averaged weights", "of old log-probs", 2 * weights, device});
   if (!exact(a.old_logits))
     return;
+  if (const auto* node = s.cluster.old_logit_node()) { // which has the rest
+    items.push_back({"trainer: weights in fp32 for node " + node->name, "two versions, published",
+                     2 * weights, device});
+    return;
+  }
   auto versions = a.old_logits == old_logits_source::interrupt ? std::max(1, a.interrupt.slots)
                   : a.snapshot.versions > 0                    ? a.snapshot.versions
                                                                : s.rollout.eta + 1;

@@ -167,7 +167,7 @@ private:
 
 TEST_CASE("old-logit node: a run's old log-probs are those of the trainer's process, bit for bit") {
   scratch_folder folder("millrace-test");
-  auto j = with_old_logit_node(60);
+  auto j = with_old_logit_node(100);
   auto config = write(folder.path() / "c.json", j);
   watched gen({"node", config, "--name", "gen0"}), judge({"node", config, "--name", "judge"}),
     old({"node", config, "--name", "old"});
