@@ -12,12 +12,14 @@
 #include "actors/staging_intake.hpp"
 #include "rollout/generator_plugins.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "trainer/old_logit_versions.hpp"
 #include "weightsync/choose_transport.hpp"
 #include "weightsync/local_transport.hpp"
 #include "weightsync/ucx_transport.hpp"
 
 #include <cstdlib>
+#include <utility>
 #include <unistd.h>
 
 namespace millrace {
@@ -144,7 +146,11 @@ child_spec worker_factory::old_logits(const stream_handles& peers) {
     auto intake = std::make_shared<staging_intake>(
       parts_.carrier, versions->staging(),
       staging_options{s.weight_sync.timeout_s, s.weight_sync.retries + 1},
-      [versions](version v) { versions->keep(v); });
+      [versions, name, told = false](version v) mutable {
+        if (!versions->keep(v) && !std::exchange(told, true))
+          log::warning(name, "algorithm.snapshot: the budgets have no room for all versions that "
+                             "tokens may be of; those of the oldest are served by the fallback");
+      });
     receiver_options receiver;
     receiver.name = fresh_receiver_name(name);
     return parent->spawn<caf::detached>(

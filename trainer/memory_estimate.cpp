@@ -106,7 +106,7 @@ static void add_beside_the_policy(std::vector<memory_item>& items, const setting
   if (!exact(a.old_logits))
     return;
   if (const auto* node = s.cluster.old_logit_node()) { // which has the rest
-    items.push_back({"trainer: weights in fp32 for node " + node->name, "two versions, published",
+    items.push_back({"trainer: fp32 for node " + node->name, "two versions, published",
                      2 * weights, device});
     return;
   }

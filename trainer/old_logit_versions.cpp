@@ -7,6 +7,7 @@
 #include "trainer/version_ring.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 namespace millrace::trainer {
 
@@ -14,6 +15,7 @@ struct old_logit_versions::parts {
   model::transformer staging;
   std::shared_ptr<version_ring> ring;
   std::shared_ptr<old_logit_worker> worker;
+  int threads = 1;
 };
 
 old_logit_versions::old_logit_versions(const settings& s, const model::model_config& shape) {
@@ -23,14 +25,19 @@ old_logit_versions::old_logit_versions(const settings& s, const model::model_con
   staging.requires_gradient(false);
   auto ring = std::make_shared<version_ring>(kept_version_limits(s));
   auto worker = std::make_shared<old_logit_worker>(s, shape, ring);
-  parts_ = std::make_unique<parts>(parts{std::move(staging), std::move(ring), std::move(worker)});
+  parts_ = std::make_unique<parts>(parts{std::move(staging), std::move(ring), std::move(worker),
+                                         s.algorithm.dedicated.threads});
 }
 
 old_logit_versions::~old_logit_versions() = default;
 
 std::vector<tensor_view> old_logit_versions::staging() const { return parts_->staging.views(); }
 
-void old_logit_versions::keep(version v) { parts_->ring->put(v, parts_->staging.flat()); }
+bool old_logit_versions::keep(version v) {
+  at::set_num_threads(parts_->threads); // of whoever fetches
+  parts_->ring->put(v, parts_->staging.flat());
+  return parts_->ring->usage().refused == 0;
+}
 
 const std::shared_ptr<old_logit_worker>& old_logit_versions::worker() const {
   return parts_->worker;

@@ -30,7 +30,8 @@ public:
   /// All parameters, fp32, by Hugging Face's names. The same memory for every version.
   [[nodiscard]] std::vector<tensor_view> staging() const;
   /// Staging holds all of `v`, which is younger than all before: from now on the worker may use it.
-  void keep(version v);
+  /// False when the budgets have no room for as many versions as are to be kept.
+  bool keep(version v);
   /// What computes with them, on another thread than the one that fetches.
   [[nodiscard]] const std::shared_ptr<old_logit_worker>& worker() const;
 

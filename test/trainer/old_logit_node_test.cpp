@@ -59,7 +59,7 @@ void fetch(old_logit_versions& node, const model::transformer& network, version 
     REQUIRE(from[i].bytes() == to[i].bytes());
     std::memcpy(to[i].data, from[i].data, from[i].bytes());
   }
-  node.keep(v);
+  REQUIRE(node.keep(v));
 }
 
 void work_off(old_logit_worker& w) {
@@ -179,6 +179,24 @@ TEST_CASE("without its node a step falls back, and says to whom it looked") {
     if (v.value > 0)
       REQUIRE(stats.old_logits_served["ewma"] > 0);
   }
+}
+
+TEST_CASE("a node whose budget is too small says so, and computes with what it has") {
+  auto network = tiny_network();
+  auto s = dedicated(true);
+  s.algorithm.snapshot.memory_bytes = 2 * static_cast<std::int64_t>(network.flat().nbytes());
+  old_logit_versions node(s, network.config());
+  for (int v = 0; v < 5; ++v)
+    REQUIRE(node.keep({v}) == (v < 2));
+  REQUIRE(node.worker()->progress().versions == 2);
+  train_batch batch{{4}, batch_of({4})};
+  node.worker()->want(batch);
+  work_off(*node.worker());
+  static_cast<void>(node.worker()->take(batch));
+  auto p = node.worker()->progress();
+  REQUIRE(p.known > 0);
+  REQUIRE(p.no_weights > 0);
+  REQUIRE(p.late == 0);
 }
 
 TEST_CASE("an old-logit worker has room for twice the budget") {
