@@ -177,6 +177,11 @@ worker_node::ending worker_node::work(const node_welcome& welcome) {
   return end;
 }
 
+/// An actor that waits on a thread of its own, and has sent itself a delayed message, keeps that
+/// thread until the message comes; and CAF's clock ends before it waits for such threads. Generators'
+/// reports and receivers' further tries come within this time.
+void let_delayed_messages_come() { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }
+
 /// Waits for what ends this node's work, and passes the hub's wishes on.
 worker_node::ending worker_node::serve(const caf::actor& children) {
   log::info(node_.name, "up");
@@ -230,8 +235,8 @@ int worker_node::execute() {
       return 130;
     was_in_ = true;
     switch (work(*welcome)) {
-      case ending::over: return 0;
-      case ending::interrupted: return 130;
+      case ending::over: let_delayed_messages_come(); return 0;
+      case ending::interrupted: let_delayed_messages_come(); return 130;
       case ending::lost: hub_ = nullptr;
     }
   }
