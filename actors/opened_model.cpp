@@ -2,15 +2,15 @@
 
 #include "actors/engine_device.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "runtime/model/weight_transfer.hpp"
+#include "trainer/checkpoint.hpp"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <thread>
-#include <vector>
 
 namespace millrace {
 
@@ -35,25 +35,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a run's folder the newest checkpoint's model, of a checkpoint's folder its model; else as it is.
+/// Of a run's folder the model of the newest valid checkpoint, of a checkpoint's folder its model,
+/// proven by their manifest; else as it is.
 fs::path model_folder(const fs::path& given) {
-  if (fs::exists(given / "model" / "config.json"))
+  if (fs::exists(given / "model" / "config.json")) {
+    if (fs::exists(given / "manifest.json"))
+      (void)trainer::checkpoint_store::open(given);
     return given / "model";
+  }
   const bool run = fs::exists(given / "checkpoints");
-  const auto checkpoints = run ? given / "checkpoints" : given;
-  std::ifstream in(checkpoints / "latest");
-  std::string newest;
-  if (std::getline(in, newest) && fs::exists(checkpoints / newest / "model" / "config.json"))
-    return checkpoints / newest / "model";
-  std::vector<fs::path> models; // where `latest` is damaged: the last by name
-  if (run)
-    for (const auto& entry : fs::directory_iterator(checkpoints))
-      if (fs::exists(entry.path() / "model" / "config.json"))
-        models.push_back(entry.path() / "model");
-  if (!models.empty())
-    return *std::max_element(models.begin(), models.end());
-  if (run)
+  if (run || fs::exists(given / "latest")) {
+    const auto warn = [](const std::string& text) { log::warning("model", text); };
+    const trainer::checkpoint_store all(run ? given / "checkpoints" : given, 1, warn);
+    if (const auto newest = all.newest())
+      return newest->folder / "model";
     throw user_error(given.string() + ": this run has no checkpoint yet");
+  }
   if (!fs::exists(given / "config.json"))
     throw user_error(given.string() + ": no model is there; expected a folder with config.json, "
                      "safetensors and a tokenizer, or that of a run or checkpoint");

@@ -132,7 +132,10 @@ std::string policy_backend::publish_exact(std::map<std::string, double>& values)
 std::string policy_backend::publish_by(weightsync::publisher& by, double wait_s,
                                        weightsync::publish_report& report) {
   auto until = now_() + wait_s;
-  auto views = policy_->host_views();
+  // Where UCX reads GPU memory, generators pull from the trainer's GPU straight into their own.
+  auto views = policy_->views();
+  if (!views.empty() && !by.takes(views.front().memory))
+    views = policy_->host_views();
   for (;;) {
     if (auto m = by.publish(policy_->current(), views, now_(), &report)) {
       auto bytes = weightsync::to_binary(*m);

@@ -51,9 +51,11 @@ public:
   publisher(transport& carrier, layout held, publisher_options options);
   ~publisher();
 
-  /// Copies `tensors` (those that the layout names; all in one kind of memory, which the slots are then
-  /// in, too) and makes them the
-  /// current version. None, and nothing copied, when readers still hold every other slot.
+  /// Whether publish() takes tensors in such memory.
+  [[nodiscard]] bool takes(memory_kind kind) const { return carrier_.exposes(kind); }
+  /// Copies `tensors` (those that the layout names; all in one kind of memory, which the slots are
+  /// then in, too) and makes them the current version. None, and nothing copied, when readers still
+  /// hold every other slot.
   std::optional<manifest> publish(version v, std::span<const tensor_view> tensors, double now,
                                   publish_report* report = nullptr);
   /// The manifest of the current version: for a receiver that joins late. None before the first.

@@ -61,6 +61,8 @@ public:
   /// Gives out `bytes` of registered memory, zeroed. Throws user_error where there is none.
   virtual std::unique_ptr<exposed_memory> expose(std::size_t bytes, memory_kind kind) = 0;
   virtual std::unique_ptr<reader> make_reader() = 0;
+  /// Whether every reader of it reaches such memory when it is exposed.
+  [[nodiscard]] virtual bool exposes(memory_kind kind) const { return kind == memory_kind::host; }
   /// Whether its readers write into such memory; what is pulled there goes by host memory otherwise.
   [[nodiscard]] virtual bool reads_into(memory_kind kind) const {
     return kind == memory_kind::host;

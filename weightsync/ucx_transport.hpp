@@ -41,6 +41,7 @@ public:
   [[nodiscard]] std::string_view name() const override { return "ucx"; }
   std::unique_ptr<exposed_memory> expose(std::size_t bytes, memory_kind kind) override;
   std::unique_ptr<reader> make_reader() override;
+  [[nodiscard]] bool exposes(memory_kind kind) const override { return supports(kind); }
   [[nodiscard]] bool reads_into(memory_kind kind) const override { return supports(kind); }
   std::unique_ptr<ucx_reader> make_ucx_reader();
 

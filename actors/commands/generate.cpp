@@ -1,5 +1,6 @@
 #include "actors/commands.hpp"
 #include "actors/interrupt.hpp"
+#include "actors/number_between.hpp"
 #include "actors/opened_model.hpp"
 #include "rollout/generation_service.hpp"
 #include "runtime/error.hpp"
@@ -117,13 +118,13 @@ void add_sampling_arguments(CLI::App& command, sampling_params& s) {
   command.add_option("--max-tokens", s.max_tokens, "Tokens of an answer, at most")
     ->check(CLI::Range(1, 1 << 24))->capture_default_str();
   command.add_option("--temperature", s.temperature, "Divides the logits; 0: the likeliest token")
-    ->check(CLI::Range(0.0, 100.0))->capture_default_str();
+    ->check(number_between(0, 100))->capture_default_str();
   command.add_option("--top-p", s.top_p, "The likeliest tokens with this sum; 1: off")
-    ->check(CLI::Range(1e-6, 1.0));
+    ->check(number_between(1e-6, 1));
   command.add_option("--top-k", s.top_k, "The k likeliest tokens; 0: off")
     ->check(CLI::Range(0, 1 << 24));
   command.add_option("--min-p", s.min_p, "Tokens at least this likely, relative to the best")
-    ->check(CLI::Range(0.0, 0.999999));
+    ->check(number_between(0, 0.999999));
   command.add_option("--seed", s.seed, "Of the random draws");
   command.add_option("--stop", s.stop, "A string that ends an answer; may be repeated")
     ->allow_extra_args(false);

@@ -1,5 +1,6 @@
 #include "actors/commands.hpp"
 #include "actors/http_client.hpp"
+#include "actors/number_between.hpp"
 #include "actors/top_view.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/exposition.hpp"
@@ -199,7 +200,7 @@ void add_inspect_command(CLI::App& app, int& status) {
                                    "under runs/)");
   cmd->add_flag("--json", a->json, "As JSON; with --follow one object a line");
   cmd->add_flag("--follow", a->follow, "Again and again: what has changed");
-  cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
+  cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(number_between(0.1, 3600));
   cmd->callback([a, &status] { status = inspect(without_an_actor(*a)); });
 }
 

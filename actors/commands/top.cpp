@@ -1,5 +1,6 @@
 #include "actors/commands.hpp"
 #include "actors/http_client.hpp"
+#include "actors/number_between.hpp"
 #include "actors/top_view.hpp"
 #include "runtime/error.hpp"
 
@@ -157,7 +158,7 @@ void add_top_command(CLI::App& app, int& status) {
   cmd->add_option("run,--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "
                                  "under runs/)");
   cmd->add_flag("--once", a->once, "Print the screen once, and end");
-  cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(CLI::Range(0.1, 3600.0));
+  cmd->add_option("--every", a->every_s, "Seconds between two looks")->check(number_between(0.1, 3600));
   cmd->callback([a, &status] { status = top(*a); });
 }
 
