@@ -9,7 +9,8 @@ namespace millrace {
 
 /// Standard output as people watch it: lines that scroll, and below them, on a terminal, one bar
 /// that shows how far the present stage is. Where output is not a terminal the bar becomes a plain
-/// line every tenth of the way, and every 20 s. Thread-safe; log lines go through here too, so nothing is torn.
+/// line every tenth of the way, and every 20 s. Thread-safe; log lines go through here too, so
+/// nothing is torn.
 class console {
 public:
   /// `quiet`: shows nothing but warnings and errors.

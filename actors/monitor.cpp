@@ -53,7 +53,8 @@ nlohmann::ordered_json to_json(const stall_report& s) {
 monitor::monitor(const settings& s, std::filesystem::path directory, std::function<double()> now,
                  std::shared_ptr<snapshot_board> board)
   : options_(s.monitor), directory_(std::move(directory)), now_(std::move(now)), began_(now_()),
-    tree_(std::make_shared<node_tree>(std::move(board))), process_(*tree_->local(), began_), series_(began_), stalls_(s.supervisor.stall_report_s, began_) {
+    tree_(std::make_shared<node_tree>(std::move(board))), process_(*tree_->local(), began_),
+    series_(began_), stalls_(s.supervisor.stall_report_s, began_) {
   run_ = {{"directory", std::filesystem::absolute(directory_).string()},
           {"pid", ::getpid()},
           {"steps", s.run.steps},

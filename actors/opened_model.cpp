@@ -15,7 +15,8 @@
 namespace millrace {
 
 void add_engine_arguments(CLI::App& command, engine_arguments& a) {
-  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer); or a run's, for its newest checkpoint")
+  command.add_option("model", a.model, "Model folder (config.json, safetensors, tokenizer); or a "
+                                       "run's, for its newest checkpoint")
     ->required();
   command.add_option("--device", a.device, "What computes: the CPU, or the first CUDA device")
     ->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();

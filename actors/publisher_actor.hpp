@@ -13,8 +13,8 @@ namespace millrace {
 /// The publishing side of weight sync: tells receivers of each new version, and keeps their leases.
 /// `Publisher` is weightsync::publisher, or in the simulator its state machine alone.
 ///
-/// Takes: (receiver_joined_atom, receiver's name, actor); weights_published from the trainer; lease_request →
-/// lease_reply; lease_update. A receiver that dies gives up its leases.
+/// Takes: (receiver_joined_atom, receiver's name, actor); weights_published from the trainer;
+/// lease_request → lease_reply; lease_update. A receiver that dies gives up its leases.
 template <class Publisher>
 class publisher_state {
 public:

@@ -178,8 +178,9 @@ std::string run_record::line_of(const nlohmann::ordered_json& line, const genera
   return text("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
               number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
               number(line, "staleness_mean"), number(line, "staleness_max"))
-         + "generated " + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span) + "/s  trained "
-         + short_number(shown_.trained / span) + "/s"
+         + "generated "
+         + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span)
+         + "/s  trained " + short_number(shown_.trained / span) + "/s"
          + text("  idle gen %.0f%% train %.0f%%",
                 all > 0 ? 100 * std::clamp(idle / all, 0.0, 1.0) : 0.0,
                 100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));

@@ -179,9 +179,9 @@ child_spec stream::trainer_spec() {
     if (parts_.exact_publisher)
       o.old_logits_wait_s = s.algorithm.dedicated.wait_s;
     auto worker = parent->spawn<caf::detached>(training_worker, parts_.backend);
-    handles_.trainer = parent->spawn(trainer_actor, o,
-                             trainer_peers{worker, handles_.controller, handles_.publisher, handles_.recorder,
-                                           caf::actor{self_}, handles_.exact_publisher});
+    trainer_peers peers{worker,             handles_.controller, handles_.publisher,
+                        handles_.recorder,  caf::actor{self_},   handles_.exact_publisher};
+    handles_.trainer = parent->spawn(trainer_actor, o, peers);
     parent->send(handles_.trainer, start_atom::value);
     return handles_.trainer;
   };

@@ -30,8 +30,8 @@ struct run_request {
 enum class run_outcome { done, interrupted };
 
 /// `millrace run`: warm-up, evaluation, the stream until its last step, evaluation, summary and
-/// report, all in this process, or with workers in others. \throws user_error, and std::runtime_error with the reason when the
-/// stream cannot go on
+/// report, all in this process, or with workers in others. \throws user_error, and
+/// std::runtime_error with the reason when the stream cannot go on
 run_outcome run_training(const run_request& request);
 
 } // namespace millrace

@@ -53,7 +53,8 @@ public:
                   std::optional<double> score = std::nullopt);
 
   /// A fresh folder on the checkpoints' disk, for what several processes write before it becomes
-  /// part of a checkpoint. Those that an earlier process left are removed. Not to be called by two threads at a time; save() may be under way in another.
+  /// part of a checkpoint. Those that an earlier process left are removed. Not to be called by two
+  /// threads at a time; save() may be under way in another.
   std::filesystem::path make_aside();
 
   /// The one that `latest` names or, where that is torn or corrupt (said aloud), the newest that is

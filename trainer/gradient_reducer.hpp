@@ -48,7 +48,8 @@ private:
 };
 
 /// Over a tensor-parallel group: sums the gradients of which each rank has a part only (norms of
-/// query and key heads; with trainer.parallel.sequence all that isn't split). After backward, and after finish(). Nothing without a group.
+/// query and key heads; with trainer.parallel.sequence all that isn't split). After backward, and
+/// after finish(). Nothing without a group.
 void sum_partial_gradients(model::transformer& network);
 
 } // namespace millrace::trainer

@@ -140,7 +140,8 @@ static std::int64_t tokens_at_a_time(const model::model_config& c, const setting
   const std::int64_t answer = std::min<std::int64_t>(s.sampling.max_tokens, length);
   const auto dp = std::max(1, s.trainer.parallel.dp), minibatches = std::max(1, s.trainer.minibatches);
   const std::int64_t rollouts = s.rollout.batch_size / minibatches / dp + s.rollout.group_size;
-  const auto prompts = s.trainer.share_prompts ? rollouts / std::max(1, s.rollout.group_size) + 1 : rollouts;
+  const auto prompts = s.trainer.share_prompts
+                         ? rollouts / std::max(1, s.rollout.group_size) + 1 : rollouts;
   const auto step = prompts * (length - answer) + rollouts * answer;
   return std::max(step, s.warmup.enabled ? s.warmup.batch_size * length / dp : std::int64_t{0});
 }

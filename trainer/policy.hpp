@@ -91,7 +91,8 @@ public:
   [[nodiscard]] const model::tokenizer& tokenizer() const;
 
   /// Into an existing folder: `model/` in Hugging Face's form, `optimizer.safetensors` (or one such
-  /// file for each rank), `trainer.json`. For checkpoint_store::save(). \throws user_error when the disk refuses
+  /// file for each rank), `trainer.json`. For checkpoint_store::save(). \throws user_error when the
+  /// disk refuses
   void save(const std::filesystem::path& folder) const;
 
   /// What save() would write now, to be written later, by any thread. Must not outlive this policy's

@@ -97,7 +97,8 @@ std::pair<std::string, std::int64_t> parse_scale(const std::string& text) {
   auto number = equals == std::string::npos ? "" : text.c_str() + equals + 1;
   auto count = std::strtoll(number, &end, 10);
   if (*number == '\0' || *end != '\0' || count < 1 || count > 1024)
-    throw user_error("scale " + text + ": expected KIND=COUNT with a count from 1 to 1024, for example generators=4");
+    throw user_error("scale " + text + ": expected KIND=COUNT with a count from 1 to 1024, "
+                     "for example generators=4");
   return {kind, count};
 }
 

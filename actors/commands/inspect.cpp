@@ -193,7 +193,8 @@ int inspect(const inspect_arguments& a) {
 } // namespace
 
 void add_inspect_command(CLI::App& app, int& status) {
-  auto* cmd = app.add_subcommand("inspect", "Show one actor of a running training, all of it; or which there are");
+  auto* cmd = app.add_subcommand("inspect", "Show one actor of a running training, all of it; "
+                                            "or which there are");
   auto a = std::make_shared<inspect_arguments>();
   cmd->add_option("actor", a->actor, "Its name, or NODE/NAME; without it, all are listed");
   cmd->add_option("run,--run", a->run, "Folder of the run, or http://HOST:PORT (default: the newest run "

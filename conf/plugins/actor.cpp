@@ -29,7 +29,8 @@ public:
     int most = 0;
     for (const auto& a : g.answers)
       most = std::max(most, ++texts[a.text]);
-    const auto share = static_cast<double>(most) / static_cast<double>(std::max<std::size_t>(1, g.answers.size()));
+    const auto share = static_cast<double>(most)
+                       / static_cast<double>(std::max<std::size_t>(1, g.answers.size()));
     seen_.add(static_cast<double>(g.answers.size()));
     largest_.set(share);
     file_ << "{\"group\": " << g.id << ", \"answers\": " << g.answers.size()

@@ -1,5 +1,6 @@
 // Training a chat model: its template is around every prompt.
 
+#include "actors/opened_model.hpp"
 #include "actors/training_run.hpp"
 #include "rollout/engine.hpp"
 #include "runtime/atomic_file.hpp"
@@ -78,6 +79,15 @@ TEST_CASE("a chat model is trained on its template's text, unless that is turned
   REQUIRE(std::getline(latest, name));
   const auto saved = folder.path() / "run" / "checkpoints" / name / "model";
   REQUIRE(model::load_tokenizer(saved)->chat().text == around);
+  REQUIRE(open_model({.model = folder.path() / "run", .threads = 1}).folder == saved);
+  // It answers only with what its checkpoint's manifest proves.
+  std::ofstream(saved / "config.json", std::ios::app) << "\n";
+  try {
+    open_model({.model = saved.parent_path(), .threads = 1});
+    FAIL("a damaged checkpoint was opened");
+  } catch (const user_error& e) {
+    REQUIRE(std::string(e.what()).find("config.json has ") != std::string::npos);
+  }
 
   // With a template that fills the context no prompt fits; without it all do.
   std::string much = "<|im_start|>";
