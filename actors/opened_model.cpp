@@ -41,14 +41,14 @@ namespace fs = std::filesystem;
 fs::path model_folder(const fs::path& given) {
   if (fs::exists(given / "model" / "config.json")) {
     if (fs::exists(given / "manifest.json"))
-      (void)trainer::checkpoint_store::open(given);
+      (void)trainer::checkpoint_store::open(given, "model");
     return given / "model";
   }
   const bool run = fs::exists(given / "checkpoints");
   if (run || fs::exists(given / "latest")) {
     const auto warn = [](const std::string& text) { log::warning("model", text); };
     const trainer::checkpoint_store all(run ? given / "checkpoints" : given, 1, warn);
-    if (const auto newest = all.newest())
+    if (const auto newest = all.newest("model"))
       return newest->folder / "model";
     throw user_error(given.string() + ": this run has no checkpoint yet");
   }

@@ -226,11 +226,14 @@ checkpoint checkpoint_store::save(version at, const std::function<void(const fs:
   }
 }
 
-checkpoint checkpoint_store::open(const fs::path& folder) {
+checkpoint checkpoint_store::open(const fs::path& folder, const std::string& part) {
   try {
     auto manifest = proven_manifest(folder);
     for (const auto& file : manifest["files"]) {
-      auto path = folder / file["path"].get<std::string>();
+      auto name = file["path"].get<std::string>();
+      if (!part.empty() && !name.starts_with(part + "/"))
+        continue;
+      auto path = folder / name;
       if (!fs::is_regular_file(path))
         throw user_error("checkpoint: " + path.string() + " is missing");
       if (fs::file_size(path) != file["bytes"].get<std::uintmax_t>())
@@ -253,7 +256,7 @@ checkpoint checkpoint_store::open(const fs::path& folder) {
   }
 }
 
-std::optional<checkpoint> checkpoint_store::newest() const {
+std::optional<checkpoint> checkpoint_store::newest(const std::string& part) const {
   auto candidates = list();
   if (candidates.empty())
     return std::nullopt;
@@ -270,7 +273,7 @@ std::optional<checkpoint> checkpoint_store::newest() const {
   std::string problems;
   for (const auto& folder : candidates) {
     try {
-      auto found = open(folder);
+      auto found = open(folder, part);
       if (!problems.empty())
         say_("checkpoint: using " + folder.string() + " instead");
       return found;

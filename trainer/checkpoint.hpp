@@ -60,10 +60,13 @@ public:
   /// The one that `latest` names or, where that is torn or corrupt (said aloud), the newest that is
   /// valid. Nothing when there is no checkpoint at all. \throws user_error when there are
   /// checkpoints, but none of them is valid: to start from scratch over them is not ours to decide.
-  [[nodiscard]] std::optional<checkpoint> newest() const;
+  /// `part`: a folder in it that alone is wanted, and proven.
+  [[nodiscard]] std::optional<checkpoint> newest(const std::string& part = {}) const;
 
-  /// Reads every file and proves it. \throws user_error saying what is wrong with it
-  [[nodiscard]] static checkpoint open(const std::filesystem::path& folder);
+  /// Reads every file (of `part`, where that is given) and proves it. \throws user_error saying what
+  /// is wrong with it
+  [[nodiscard]] static checkpoint open(const std::filesystem::path& folder,
+                                       const std::string& part = {});
 
   /// Folders of complete or once complete checkpoints, the newest first. Nothing is proven.
   [[nodiscard]] std::vector<std::filesystem::path> list() const;

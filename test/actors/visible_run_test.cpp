@@ -35,6 +35,7 @@ settings small_run() {
   s.sampling.max_tokens = 6;
   s.generator.count = 2;
   s.generator.max_batch = 16;
+  s.algorithm.old_logits = old_logits_source::dedicated; // so that every kind of actor is there
   s.eval.prompts = 4;
   s.log.level = log_level::error;
   s.log.tensorboard = true;
@@ -78,7 +79,8 @@ TEST_CASE("run: everything is visible while it runs, every metric with a value f
   for (const auto& a : frame.actors)
     kinds.insert(a.kind);
   for (const auto* kind : {"process", "supervisor", "controller", "publisher", "recorder", "generator",
-                           "receiver", "reward", "replay", "trainer", "train_worker", "evaluator"}) {
+                           "receiver", "reward", "replay", "trainer", "train_worker", "evaluator",
+                           "old_logits"}) {
     INFO(kind);
     CHECK(kinds.contains(kind));
   }
