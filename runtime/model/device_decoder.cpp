@@ -4,6 +4,7 @@
 #include "runtime/model/device_batch.hpp"
 #include "runtime/model/device_weights.hpp"
 #include "runtime/model/kv_cache.hpp"
+#include "runtime/model/torch_device.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,10 +1,9 @@
 #include "runtime/model/device_weights.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/model/torch_device.hpp"
 
 #include <ATen/ATen.h>
-#include <c10/core/Stream.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace millrace::model {
 namespace {
@@ -47,11 +46,6 @@ std::pair<at::Tensor, at::Tensor> quantised_rows(const at::Tensor& x) {
   const auto largest = wide.abs().amax(1, /*keepdim=*/true);
   const auto scales = at::where(largest > 0, largest / largest_e4m3, at::ones_like(largest));
   return {(wide * scales.reciprocal()).clamp(-largest_e4m3, largest_e4m3).to(at::kFloat8_e4m3fn), scales};
-}
-
-void wait_for(c10::Device device) {
-  if (device.is_cuda()) // elsewhere calls return when they are done
-    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 at::Tensor device_matrix::product(const at::Tensor& x) const {

@@ -17,9 +17,6 @@ namespace millrace::model {
 /// 448, as weight sync quantises.
 std::pair<at::Tensor, at::Tensor> quantised_rows(const at::Tensor& x);
 
-/// Returns when what this thread has asked of the device is done.
-void wait_for(c10::Device device);
-
 /// A weight matrix [n, k] on a device: fp32, bf16, or E4M3 with a scale per row. The latter is padded
 /// with zeros to multiples of 16, which the GPU's products ask for.
 struct device_matrix {

@@ -3,6 +3,8 @@
 #include "runtime/error.hpp"
 
 #include <ATen/Context.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <dlfcn.h>
 
@@ -63,6 +65,11 @@ c10::Device torch_device(compute_device kind, int index, const std::string& wher
                              "or CUDA_VISIBLE_DEVICES hides it); set \"cpu\"");
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index % count)};
+}
+
+void wait_for(c10::Device device) {
+  if (device.is_cuda()) // elsewhere calls return when they are done
+    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 } // namespace millrace::model

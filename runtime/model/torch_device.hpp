@@ -21,4 +21,7 @@ int cuda_devices(const std::string& where);
 /// libtorch looks for it once, at the first backward pass at the latest.
 void prepare_for_cuda();
 
+/// Returns when what this thread has asked of the device is done.
+void wait_for(c10::Device device);
+
 } // namespace millrace::model
