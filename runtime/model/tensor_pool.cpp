@@ -35,12 +35,13 @@ public:
     const std::lock_guard lock(guard_);
     if (auto found = free_.find(size); found != free_.end()) {
       const auto block = found->second.back(); // the one that was used last
+      auto* data = block->data;
       age_.erase(block);
       found->second.pop_back();
       if (found->second.empty())
         free_.erase(found);
       usage_.free -= static_cast<std::int64_t>(size);
-      return use(block->data, size);
+      return use(data, size);
     }
     const auto most = std::max(most_in_use_, usage_.in_use + static_cast<std::int64_t>(size));
     make_room(most + most / 16 - static_cast<std::int64_t>(size));
