@@ -12,10 +12,12 @@ namespace {
 // Enough to keep a connection busy; each takes as much host memory as it reads.
 constexpr std::size_t most_in_flight = 8;
 
-class bounced_reader : public reader {
+class bounced_reader final : public reader {
 public:
   bounced_reader(std::unique_ptr<reader> carrier, memory_device& target)
     : carrier_(std::move(carrier)), target_(target) {}
+  /// What is under way is written into memory that goes with this.
+  ~bounced_reader() override { cancel(); }
 
   void post(std::uint64_t tag, const read_request& request) override {
     waiting_.emplace_back(tag, request);

@@ -83,14 +83,19 @@ struct puller::implementation {
   std::vector<tensor_view> tensors;
   layout target;
   unpacker unpack;
-  std::unique_ptr<reader> reads;
   std::map<std::pair<std::uint64_t, std::set<std::int32_t>>, transfer_plan> plans;
   std::map<std::uint64_t, buffer> scratch; // by ticket
   std::vector<buffer> spare;
+  std::unique_ptr<reader> reads; // ends before what it writes into
   double link_bytes_per_s = 0;
 };
 
 namespace {
+
+struct cancelled_at_end {
+  reader& reads;
+  ~cancelled_at_end() { reads.cancel(); }
+};
 
 // One attempt at one version with one plan.
 class attempt {
@@ -100,6 +105,14 @@ public:
     : manifest_(m), plan_(plan), p_(p), options_(options), report_(report), total_(total),
       batch_(p.unpack.device().batch()),
       machine_({std::max(options.window, batch_), options.max_attempts, 0, options.timeout_s, 0}) {}
+
+  attempt(const attempt&) = delete;
+  attempt& operator=(const attempt&) = delete;
+  // By an exception too no read outlives it: they name the manifest's regions.
+  ~attempt() {
+    if (!over_)
+      give_up_reads();
+  }
 
   // The rank of a lost owner, or −1.
   std::int32_t run() {
@@ -231,6 +244,10 @@ private:
     over_ = true;
     report_.outcome = outcome;
     report_.error = std::move(error);
+    give_up_reads();
+  }
+
+  void give_up_reads() {
     p_.reads->cancel();
     while (!reading_.empty())
       forget(reading_.begin()->first);
@@ -324,6 +341,7 @@ double puller::measure_link(const manifest& m, double seconds) {
     std::uint64_t posted = 0, ended = 0, moved = 0;
     bool failed = false;
     stopwatch round;
+    const cancelled_at_end in_flight{*impl_->reads}; // before the memory goes, by an exception too
     auto post = [&] {
       auto offset = posted * step;
       if (offset >= owner.bytes || failed)
@@ -344,7 +362,6 @@ double puller::measure_link(const manifest& m, double seconds) {
       }
     }
     bool complete = ended == posted && !failed && moved > 0;
-    impl_->reads->cancel();
     if (!complete)
       break;
     best = std::max(best, static_cast<double>(moved) / round.seconds());

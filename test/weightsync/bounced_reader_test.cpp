@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 using namespace millrace;
@@ -44,6 +46,25 @@ private:
   std::unique_ptr<reader> inner_;
   std::size_t& most_;
   std::size_t open_ = 0;
+};
+
+/// Writes into its targets for as long as a reader may: until it is cancelled, or ends.
+struct late : reader {
+  explicit late(std::vector<std::size_t>& written_at_end) : written_at_end_(written_at_end) {}
+  ~late() override { written_at_end_.push_back(write()); }
+  void post(std::uint64_t, const read_request& r) override { open_.push_back(r.to); }
+  std::vector<completion> poll(double) override { return {}; }
+  void cancel() override { write(); }
+
+private:
+  std::size_t write() {
+    for (auto to : open_)
+      std::ranges::fill(to, std::byte{1});
+    return std::exchange(open_, {}).size();
+  }
+
+  std::vector<std::size_t>& written_at_end_;
+  std::vector<std::span<std::byte>> open_;
 };
 
 } // namespace
@@ -99,4 +120,17 @@ TEST_CASE("a read by way of host memory that fails or is given up writes nothing
   ask(3, 0);
   REQUIRE(reads->poll(1).size() == 1);
   REQUIRE(device.uploads == 1);
+}
+
+TEST_CASE("reads by way of host memory have ended before that memory goes") {
+  std::vector<std::size_t> written_at_end;
+  std::vector<std::byte> target(60);
+  other_device device;
+  {
+    auto reads = by_way_of_host(std::make_unique<late>(written_at_end), device);
+    for (std::uint64_t i = 0; i < 20; ++i)
+      reads->post(i, {nullptr, 0, target, memory_kind::cuda});
+  }
+  REQUIRE(written_at_end == std::vector<std::size_t>{0});
+  REQUIRE(device.uploads == 0);
 }

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include <cstring>
+#include <stdexcept>
 #include <thread>
 
 using namespace millrace;
@@ -228,6 +229,27 @@ TEST_CASE("a pull can be stopped, times out, and notices that the memory is gone
   auto gone = pull(*m, staging.views(), carrier, 10);
   REQUIRE(gone.outcome == pull_outcome::failed);
   REQUIRE(gone.error.find("gone") != std::string::npos);
+}
+
+TEST_CASE("a pull that ends by an exception leaves no reads, and the next one is whole") {
+  local_transport carrier;
+  auto trainer = small_model(), staging = small_model();
+  std::mt19937_64 random(8);
+  trainer.randomise(random);
+  publisher source(carrier, replicated(trainer.views()), {});
+  const auto m = source.publish({0}, trainer.views(), 0);
+  puller sink(carrier, staging.views(), replicated(staging.views()));
+  for (int until = 0; until < 4; ++until) {
+    auto doomed = *m; // goes before the next pull, and with it what reads were asked of
+    pull_options o;
+    o.fetch_bytes = 1000;
+    o.should_stop = [&, asked = 0]() mutable -> bool {
+      return asked++ == until ? throw std::runtime_error("stop") : false;
+    };
+    REQUIRE_THROWS_AS(sink.pull(doomed, o), std::runtime_error);
+  }
+  REQUIRE(sink.pull(*m, {}).ready());
+  REQUIRE(same_bytes(trainer, staging));
 }
 
 TEST_CASE("bytes that are not the manifest's are never ready, and the shard is named") {
