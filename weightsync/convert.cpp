@@ -46,7 +46,7 @@ float largest_magnitude(const float* from, std::size_t n) {
                                : std::bit_cast<float>(largest);
 }
 
-float f8_scale(float largest) { return largest > 0 ? largest / 448.0F : 1.0F; }
+float f8_scale(float largest) { return largest > smallest_scaled ? largest / 448.0F : 1.0F; }
 
 // Where a GPU's tensors are tested without one: no loop for vector units.
 void f32_to_f8(const float* from, std::uint8_t* to, std::size_t n, float scale) {
@@ -69,7 +69,7 @@ void f32_to_f8(const float* from, std::uint8_t* to, std::size_t n, float scale) 
   }
 }
 
-float i8_scale(float largest) { return largest > 0 ? largest / 127.0F : 1.0F; }
+float i8_scale(float largest) { return largest > smallest_scaled ? largest / 127.0F : 1.0F; }
 
 MILLRACE_VECTORISED
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale) {

@@ -14,7 +14,10 @@ void bf16_to_f32(const std::uint16_t* from, float* to, std::size_t n);
 
 /// Largest magnitude; 0 for n = 0. NaN counts as infinity, so that it can't hide.
 float largest_magnitude(const float* from, std::size_t n);
-/// Of symmetric 8-bit quantisation: largest magnitude ↔ 127; 1 where all are zero.
+/// Below this a row counts as zero, with the scale 1: the reciprocal of its own scale could be
+/// infinite, which makes NaN of zeros. Every place that quantises has the same bound.
+constexpr float smallest_scaled = 1e-30F;
+/// Of symmetric 8-bit quantisation: largest magnitude ↔ 127.
 float i8_scale(float largest);
 /// round(x · (1 / scale)), ties to even, within ±127.
 void f32_to_i8(const float* from, std::int8_t* to, std::size_t n, float scale);

@@ -13,6 +13,7 @@ const cudaStream_t stream = cudaStreamPerThread;
 constexpr unsigned threads = 256;
 constexpr float largest_f8 = 448.0F;
 constexpr float largest_i8 = 127.0F;
+constexpr float smallest_scaled = 1e-30F; // as in convert.hpp
 
 // An array on the GPU for the time of a call.
 template <class T>
@@ -191,7 +192,7 @@ __global__ void quantise_kernel(quantise_task t) {
     m = largest[0];
     for (unsigned w = 1; w < threads / 32; ++w)
       m = largest[w] > m || largest[w] != largest[w] ? largest[w] : m;
-    auto scale = m > 0 ? m / limit : (m == 0 ? 1.0F : m);
+    auto scale = m > smallest_scaled ? m / limit : (m == m ? 1.0F : m);
     if (threadIdx.x == 0)
       t.scales[row] = scale;
     for (std::int64_t i = threadIdx.x; i < t.columns; i += blockDim.x)

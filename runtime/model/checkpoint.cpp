@@ -55,7 +55,7 @@ void read_quantised(const safetensors_folder& stored, const tensor_view& matrix,
     float largest = 0;
     for (std::size_t i = 0; i < width; ++i)
       largest = std::max(largest, std::abs(row[i]));
-    scale[r] = largest > 0 ? largest / 127.0F : 1.0F;
+    scale[r] = largest > 1e-30F ? largest / 127.0F : 1.0F; // as weight sync quantises
     const float inverse = 1.0F / scale[r];
     for (std::size_t i = 0; i < width; ++i)
       q[r * width + i] = static_cast<std::int8_t>(

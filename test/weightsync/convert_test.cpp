@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cfenv>
 #include <cmath>
@@ -120,4 +121,30 @@ TEST_CASE("E4M3 is the nearest of its numbers, ties to even") {
   REQUIRE((f8(std::numeric_limits<float>::quiet_NaN()) & 0x7F) == 0x7F);
   REQUIRE(f8_scale(0) == 1);
   REQUIRE(f8(7.0F / f8_scale(7.0F)) == 0x7E);
+}
+
+TEST_CASE("rows of the smallest numbers keep their zeros in eight bits") {
+  constexpr auto denormal = std::numeric_limits<float>::denorm_min();
+  for (const auto largest : {denormal, 1e-40F, 1e-38F, 4e-37F, 1e-36F, 9e-31F, 2e-30F, 1e-20F}) {
+    INFO(largest);
+    const std::vector<float> x{0.0F, largest, -0.0F, -largest / 2, 0.0F};
+    const auto found = largest_magnitude(x.data(), x.size());
+    REQUIRE(found == largest);
+    REQUIRE(std::isfinite(1 / f8_scale(found)));
+    REQUIRE(std::isfinite(1 / i8_scale(found)));
+    std::vector<std::uint8_t> narrow(x.size());
+    f32_to_f8(x.data(), narrow.data(), x.size(), f8_scale(found));
+    std::vector<std::int8_t> whole(x.size());
+    f32_to_i8(x.data(), whole.data(), x.size(), i8_scale(found));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto f = from_f8(narrow[i]) * f8_scale(found);
+      const auto w = static_cast<float>(whole[i]) * i8_scale(found);
+      REQUIRE(std::abs(f - x[i]) <= std::max(std::abs(x[i]) / 16, 1e-30F));
+      REQUIRE(std::abs(w - x[i]) <= std::max(largest / 253, 1e-30F));
+      if (x[i] == 0) {
+        REQUIRE((narrow[i] & 0x7F) == 0);
+        REQUIRE(whole[i] == 0);
+      }
+    }
+  }
 }
