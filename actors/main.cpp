@@ -41,7 +41,8 @@ std::string about_unknown_option(const CLI::App& app) {
         known.push_back("--" + name);
     const auto has_set = std::find(known.begin(), known.end(), "--set") != known.end();
     const auto path = has_set && word.find('.') != std::string::npos;
-    return "found \"" + word + "\", expected an option of `millrace " + command->get_name() + "`"
+    return "found \"" + word + "\", expected an option of `millrace"
+           + (command == &app ? std::string() : " " + command->get_name()) + "`"
            + (path ? "; what the configuration holds goes with --set " + word.substr(2) + "=VALUE"
                    : millrace::did_you_mean(word, known) + "; --help lists them");
   }

@@ -111,7 +111,10 @@ train_result policy_backend::train(const train_batch& batch) {
 std::string policy_backend::publish(std::map<std::string, double>& values) {
   auto began = now_();
   weightsync::publish_report report;
-  auto manifest = publish_by(*publisher_, std::numeric_limits<double>::infinity(), report);
+  auto views = policy_->views();
+  if (!views.empty() && !(from_device_ && publisher_->takes(views.front().memory)))
+    views = policy_->host_views();
+  auto manifest = publish_by(*publisher_, views, std::numeric_limits<double>::infinity(), report);
   values["publish_s"] = now_() - began;
   values["publish_bytes"] = static_cast<double>(report.bytes);
   return manifest;
@@ -122,20 +125,17 @@ std::string policy_backend::publish_exact(std::map<std::string, double>& values)
     return {};
   auto began = now_();
   weightsync::publish_report report;
-  auto manifest = publish_by(*exact_, exact_wait_s_, report);
+  auto manifest = publish_by(*exact_, policy_->host_views(), exact_wait_s_, report);
   values["old_logits_publish_s"] = now_() - began;
   values["old_logits_publish_bytes"] = static_cast<double>(report.bytes);
   return manifest;
 }
 
 /// The manifest; empty when no slot was free in time.
-std::string policy_backend::publish_by(weightsync::publisher& by, double wait_s,
+std::string policy_backend::publish_by(weightsync::publisher& by,
+                                       const std::vector<tensor_view>& views, double wait_s,
                                        weightsync::publish_report& report) {
   auto until = now_() + wait_s;
-  // Where UCX reads GPU memory, generators pull from the trainer's GPU straight into their own.
-  auto views = policy_->views();
-  if (!views.empty() && !by.takes(views.front().memory))
-    views = policy_->host_views();
   for (;;) {
     if (auto m = by.publish(policy_->current(), views, now_(), &report)) {
       auto bytes = weightsync::to_binary(*m);

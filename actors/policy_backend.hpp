@@ -39,17 +39,21 @@ public:
   /// others, so that it has a head start over them. When that node still reads the version before the
   /// last, its slot is waited for, up to `wait_s`; then this version is left out.
   void also_publish(std::shared_ptr<weightsync::publisher> exact, double wait_s);
+  /// Whether the generators' weights may be published from a GPU's memory, where the transport can:
+  /// all who fetch them must then do so into a GPU's. Off at first.
+  void publish_from_device(bool allowed) { from_device_ = allowed; }
   void observe(std::shared_ptr<const step_observer> by) { observer_ = std::move(by); }
 
 private:
   std::string publish(std::map<std::string, double>& values);
   std::string publish_exact(std::map<std::string, double>& values);
-  std::string publish_by(weightsync::publisher& by, double wait_s,
-                         weightsync::publish_report& report);
+  std::string publish_by(weightsync::publisher& by, const std::vector<tensor_view>& views,
+                         double wait_s, weightsync::publish_report& report);
 
   std::shared_ptr<trainer::policy> policy_;
   std::shared_ptr<weightsync::publisher> publisher_, exact_; ///< exact_: or empty
   double exact_wait_s_ = 0;
+  bool from_device_ = false;
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::function<double()> now_;
   std::shared_ptr<const step_observer> observer_; ///< or empty

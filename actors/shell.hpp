@@ -28,6 +28,8 @@ inline void report_exceptions(caf::scheduled_actor* self) {
 
 /// What an error says, without CAF's rendering around it.
 inline std::string text_of(const caf::error& e, const caf::actor_system& system) {
+  if (!e) // an actor that ended in good order; of no category, which CAF can't be asked for
+    return "it ended";
   if (e.category() == caf::atom("system")
       && e.code() == static_cast<std::uint8_t>(caf::sec::runtime_error)
       && e.context().match_elements<std::string>())

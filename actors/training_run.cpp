@@ -40,7 +40,7 @@ std::function<dtype(const weightsync::placement&, dtype)> wire_type(weight_dtype
 node_actors_settings workers_here(const settings& s) {
   const auto* head = s.cluster.head();
   if (head == nullptr)
-    return {.generator = s.generator.count, .reward = s.reward.workers, .replay = 1,
+    return {.trainer = 1, .generator = s.generator.count, .reward = s.reward.workers, .replay = 1,
             .evaluator = 1};
   auto here = head->actors;
   here.old_logits = 0; // the stream has it, with the trainer's own versions
@@ -202,6 +202,7 @@ void training_run::make_parts() {
   w.judge = judge_;
   w.carrier = make_transport(options_);
   parts_.here = workers_here(options_);
+  w.evaluator_device = evaluator_device(options_, parts_.here);
   if (cluster_)
     w.node = options_.cluster.head()->name;
   // Before minutes of warm-up: does any prompt fit?
@@ -223,13 +224,13 @@ void training_run::make_parts() {
       *w.carrier, weightsync::replicated(views), o);
     backend->also_publish(parts_.exact_publisher, options_.algorithm.dedicated.wait_s);
   }
+  backend->publish_from_device(receivers_on_gpus(options_));
   backend->observe(request_.observer);
   parts_.backend = std::move(backend);
   if (resumed_)
     parts_.saved_stream = resumed_->state.at("stream.json");
   auto own = options_;
-  if (parts_.here.generator == 0) // their device may not be here
-    own.generator.device = own.trainer.device;
+  own.generator.device = w.evaluator_device;
   evaluation_ = std::make_unique<evaluation>(own, w.model, tokens_, *source_, judge_);
 }
 
@@ -372,8 +373,15 @@ run_outcome training_run::execute() {
 
 run_outcome run_training(const run_request& request) {
   // Before there is a folder of a run that can't be.
-  if (workers_here(request.options).generator > 0)
-    static_cast<void>(model::torch_device(request.options.generator.device, 0, "generator.device"));
+  const auto& s = request.options;
+  auto find = [](compute_device device, const char* option) {
+    static_cast<void>(model::torch_device(device, 0, option));
+  };
+  find(s.trainer.device, "trainer.device");
+  if (workers_here(s).generator > 0)
+    find(s.generator.device, "generator.device");
+  if (s.algorithm.old_logits == old_logits_source::dedicated && s.cluster.old_logit_node() == nullptr)
+    find(s.algorithm.dedicated.device, "algorithm.dedicated.device");
   return training_run(request).execute();
 }
 

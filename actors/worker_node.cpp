@@ -8,6 +8,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
+#include "runtime/model/torch_device.hpp"
 #include "runtime/scratch_folder.hpp"
 
 #include <nlohmann/json.hpp>
@@ -39,6 +40,7 @@ public:
   int execute();
 
 private:
+  void find_devices() const;
   enum class ending { over, interrupted, lost };
 
   std::optional<node_welcome> join();
@@ -58,6 +60,17 @@ private:
   caf::actor hub_;
   bool was_in_ = false; ///< it has been let in before
 };
+
+/// Before it is let in: a node whose device is missing would only be found out after the warm-up.
+void worker_node::find_devices() const {
+  auto find = [](compute_device device, const char* option) {
+    static_cast<void>(model::torch_device(device, 0, option));
+  };
+  if (node_.actors.generator > 0)
+    find(options_.generator.device, "generator.device");
+  if (node_.actors.old_logits > 0)
+    find(options_.algorithm.dedicated.device, "algorithm.dedicated.device");
+}
 
 void worker_node::nap(double seconds) {
   for (auto end = stream_now() + seconds; stream_now() < end && !interrupted_();)
@@ -132,6 +145,7 @@ worker_parts worker_node::parts_of(const node_welcome& welcome,
     w.prompts = make_prompt_source(w.options.data, w.options.seed);
   w.carrier = make_transport(w.options);
   w.node = node_.name;
+  w.evaluator_device = evaluator_device(w.options, node_.actors);
   // What lies on disk goes with this process, unless its place was chosen.
   w.options.algorithm.snapshot.folder = options_.algorithm.snapshot.folder;
   if (w.options.algorithm.snapshot.folder.empty())
@@ -229,6 +243,7 @@ void worker_node::retire(const caf::actor& children, bool politely) {
 }
 
 int worker_node::execute() {
+  find_devices();
   for (;;) {
     auto welcome = join();
     if (!welcome)

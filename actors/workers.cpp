@@ -18,6 +18,7 @@
 #include "weightsync/local_transport.hpp"
 #include "weightsync/ucx_transport.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 #include <unistd.h>
@@ -47,6 +48,20 @@ std::shared_ptr<weightsync::transport> make_transport(const settings& s) {
     o.transports = weightsync::without_tcp;
   o.devices = s.weight_sync.devices;
   return std::make_shared<weightsync::ucx_transport>(o);
+}
+
+compute_device evaluator_device(const settings& s, const node_actors_settings& here) {
+  return here.generator > 0 ? s.generator.device
+         : here.trainer > 0 ? s.trainer.device : compute_device::cpu;
+}
+
+bool receivers_on_gpus(const settings& s) {
+  const auto& nodes = s.cluster.nodes;
+  auto on_cpu = [&s](const node_settings& n) {
+    return n.actors.evaluator > 0 && evaluator_device(s, n.actors) == compute_device::cpu;
+  };
+  return s.generator.device == compute_device::cuda
+         && std::none_of(nodes.begin(), nodes.end(), on_cpu);
 }
 
 std::string worker_factory::name_of(const std::string& kind, int index) const {
@@ -118,14 +133,13 @@ child_spec worker_factory::evaluator(const stream_handles& peers) {
   auto spawn = [this, name, &peers](caf::event_based_actor* parent) {
     const auto& s = parts_.options;
     auto own = s;
-    if (!generates_)
-      own.generator.device = s.trainer.device;
+    own.generator.device = parts_.evaluator_device;
     auto work = std::make_shared<evaluation>(own, parts_.model, parts_.tokens, *parts_.prompts,
                                              parts_.judge);
     auto engine = work->engine();
     auto intake = std::make_shared<staging_intake>(
       parts_.carrier, engine->staging(),
-      staging_options{s.weight_sync.timeout_s, s.weight_sync.retries},
+      staging_options{s.weight_sync.timeout_s, s.weight_sync.retries + 1},
       [engine](version) { engine->prepare(); });
     receiver_options o;
     o.name = fresh_receiver_name(name);
@@ -187,7 +201,6 @@ child_spec worker_factory::more(const std::string& kind, int index, const stream
 
 std::vector<child_spec> worker_factory::all(const node_actors_settings& counts,
                                             const stream_handles& peers) {
-  generates_ = counts.generator > 0;
   std::vector<child_spec> out;
   for (int i = 0; i < counts.replay; ++i)
     out.push_back(replay(peers));

@@ -24,6 +24,7 @@ struct worker_parts {
   std::shared_ptr<const prompt_source> prompts; ///< for the evaluator; may be empty where there is none
   std::shared_ptr<weightsync::transport> carrier;
   std::string run_directory; ///< for plugins' actors; empty where there are none
+  compute_device evaluator_device = compute_device::cpu;
   std::string node; ///< put before the actors' names, "gen0/generator-1"; empty in a single process
 };
 
@@ -32,6 +33,13 @@ struct stream_handles {
   caf::actor controller, publisher, recorder, trainer;
   caf::actor exact_publisher; ///< of the weights in full precision; only with an old-logit node
 };
+
+/// What a process with these actors evaluates on: the generators' device where it has any, else the
+/// trainer's where it has that, else the CPU. Nothing says that another host has either.
+compute_device evaluator_device(const settings& s, const node_actors_settings& here);
+
+/// Whether all that fetches the generators' weights, in any process, does so into GPU memory.
+bool receivers_on_gpus(const settings& s);
 
 /// How to start generators, reward workers, the replay buffer, the evaluator and the old-logit actor of
 /// one process. They join the stream by themselves, wherever they are.
@@ -59,7 +67,6 @@ private:
   std::string fresh_receiver_name(const std::string& name);
 
   worker_parts parts_;
-  bool generates_ = true; ///< this process: then it has the generators' device
   int lives_ = 0; ///< receivers started; used by the supervisor's thread
 };
 

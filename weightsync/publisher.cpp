@@ -30,6 +30,15 @@ publisher::publisher(transport& carrier, layout held, publisher_options options)
 
 publisher::~publisher() = default;
 
+bool publisher::takes(memory_kind kind) const {
+  const auto sent_as_i8 = [this](const placement& p) {
+    return options_.wire_type && options_.wire_type(p, dtype::f32) == dtype::i8;
+  };
+  return kind == memory_kind::host
+         || (!options_.delta && std::none_of(held_.begin(), held_.end(), sent_as_i8)
+             && carrier_.exposes(kind));
+}
+
 void publisher::prepare(std::span<const tensor_view> tensors) {
   if (!packing_) {
     packing_ = make_packing(held_, tensors,

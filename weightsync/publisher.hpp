@@ -51,8 +51,9 @@ public:
   publisher(transport& carrier, layout held, publisher_options options);
   ~publisher();
 
-  /// Whether publish() takes tensors in such memory.
-  [[nodiscard]] bool takes(memory_kind kind) const { return carrier_.exposes(kind); }
+  /// Whether publish() takes tensors in such memory: of a GPU's, where the transport can expose it,
+  /// neither 8-bit integers nor changes alone are sent.
+  [[nodiscard]] bool takes(memory_kind kind) const;
   /// Copies `tensors` (those that the layout names; all in one kind of memory, which the slots are
   /// then in, too) and makes them the current version. None, and nothing copied, when readers still
   /// hold every other slot.

@@ -12,6 +12,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <set>
 
 namespace millrace {
 
@@ -40,6 +41,21 @@ public:
       .receive([&](const std::string& text) { out = text; },
                [&](const caf::error& e) { throw user_error(text(e)); });
     return out;
+  }
+
+  /// Nobody is to end or change another training that happens to listen there.
+  void prove_it_is_ours() {
+    std::set<std::string> here, there;
+    for (const auto& n : options_.cluster.nodes)
+      here.insert(n.name);
+    std::string names;
+    for (const auto& n : nlohmann::json::parse(ask(status_atom::value))["nodes"]) {
+      there.insert(n["name"].get<std::string>());
+      names += (names.empty() ? "" : ", ") + n["name"].get<std::string>();
+    }
+    if (here != there)
+      throw user_error("the cluster at " + place() + " is another one: its nodes are " + names
+                       + "; give the configuration that it was started with");
   }
 
   void stop() {
@@ -127,7 +143,9 @@ void add_cluster_commands(CLI::App& app, int& status) {
     });
   };
   add("status", "Show the nodes of a running cluster", [](const arguments& a) {
-    auto answer = a.line().ask(status_atom::value);
+    auto line = a.line();
+    line.prove_it_is_ours();
+    auto answer = line.ask(status_atom::value);
     if (a.json)
       std::printf("%s\n", answer.c_str());
     else
@@ -135,11 +153,14 @@ void add_cluster_commands(CLI::App& app, int& status) {
   });
   add("scale", "Change how many generators or reward workers run", [](const arguments& a) {
     auto [kind, count] = parse_scale(a.what);
-    std::printf("%s\n", a.line().ask(scale_atom::value, kind, count).c_str());
+    auto line = a.line();
+    line.prove_it_is_ours();
+    std::printf("%s\n", line.ask(scale_atom::value, kind, count).c_str());
   });
   add("down", "End a running cluster after the present step, with a checkpoint",
       [](const arguments& a) {
         auto line = a.line();
+        line.prove_it_is_ours();
         std::printf("ending after the present step, with a checkpoint\n");
         std::fflush(stdout);
         line.stop();

@@ -89,20 +89,22 @@ private:
     for (std::int64_t i = 0; i < count; ++i) {
       fed_prompt p{source_->at(i), {}};
       p.tokens = prompt_tokens(*model_.tokens, p.question.text);
-      if (static_cast<std::int64_t>(p.tokens.size()) + a_.sampling.max_tokens > model_.context) {
+      const auto room = model_.context - static_cast<std::int64_t>(p.tokens.size());
+      if (room < 1) {
         ++passed_over_;
         continue;
       }
+      auto sampling = a_.sampling;
+      sampling.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(sampling.max_tokens, room));
       for (std::int32_t k = 0; k < a_.samples; ++k)
         model_.engine->submit(
-          {blank_rollout({static_cast<std::int64_t>(questions_.size()), k}, p), a_.sampling});
+          {blank_rollout({static_cast<std::int64_t>(questions_.size()), k}, p), sampling});
       questions_.push_back(std::move(p.question));
     }
     expected_ = static_cast<std::int64_t>(questions_.size()) * a_.samples;
     if (expected_ == 0)
-      throw user_error(a_.data.file + ": no prompt leaves room for an answer of "
-                       + std::to_string(a_.sampling.max_tokens) + " tokens in a context of "
-                       + std::to_string(model_.context) + "; lower --max-tokens");
+      throw user_error(a_.data.file + ": no prompt leaves room for an answer in a context of "
+                       + std::to_string(model_.context) + " tokens");
   }
 
   void judge(const rollout& r) {
@@ -165,7 +167,8 @@ void add_eval_command(CLI::App& app, int& status) {
   cmd->add_option("--reward", a->reward.kind, "What judges an answer, as reward.kind")
     ->capture_default_str();
   cmd->add_option("--reward-params", a->reward_params, "Its parameters, as a JSON object");
-  cmd->add_option("--limit", a->limit, "Only the first so many questions; 0: all");
+  cmd->add_option("--limit", a->limit, "Only the first so many questions; 0: all")
+    ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   cmd->add_option("--samples", a->samples, "Answers to each question")->check(CLI::Range(1, 4096));
   cmd->add_option("--answers", a->answers, "Write every answer and its judgement there");
   add_sampling_arguments(*cmd, a->sampling);

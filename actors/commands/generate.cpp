@@ -82,8 +82,11 @@ std::int64_t follow_all(generation::generation_service::ticket& t, const generat
 
 int generate(generate_arguments a) {
   for (auto& p : a.prompts)
-    if (p == "-")
+    if (p == "-") {
       p.assign(std::istreambuf_iterator<char>(std::cin), {});
+      if (p.ends_with('\n')) // the line's end, which is not part of it
+        p.pop_back();
+    }
   auto m = open_model(a.engine);
   if (a.chat && !m.tokens->use_chat())
     throw user_error("--chat: " + a.engine.model + " has no chat template");

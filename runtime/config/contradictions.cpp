@@ -150,6 +150,9 @@ void check_devices(const settings& s, texts& out) {
   if (on_cuda(s.generator.device) && s.weight_sync.delta)
     out.push_back("weight_sync.delta: found true with generator.device \"cuda\"; changes are put "
                   "together in host memory only");
+  if (s.deterministic && on_cuda(s.generator.device))
+    out.push_back("deterministic: found true with generator.device \"cuda\", where a number's last bits "
+                  "depend on what is computed beside it; set \"cpu\"");
   if (s.trainer.parallel.backend == rank_backend::nccl && !on_cuda(s.trainer.device))
     out.push_back("trainer.parallel.backend: found \"nccl\" with trainer.device \"cpu\"; NCCL carries "
                   "tensors between CUDA devices; set \"auto\", or trainer.device to \"cuda\"");

@@ -126,10 +126,10 @@ void describe(option_list& v, generator_settings& s) {
   v("count", s.count, in_range(1, 4096), "Generators");
   v("max_batch", s.max_batch, in_range(1, 65536), "Sequences that one decodes at a time");
   v("threads", s.threads, in_range(1, 1024),
-    "Threads of each generator's tensor operations and of drawing tokens; with a CUDA device, of the "
-    "latter, which a large vocabulary makes worth all cores");
-  v("device", s.device, "What the generators compute on: the CPU, or CUDA devices (those that the "
-                        "process sees, in turn)");
+    "Threads of each generator's tensor operations and of drawing tokens. With a CUDA device only the "
+    "drawing uses them; a large vocabulary is worth all cores");
+  v("device", s.device, "What the generators compute on: the CPU, or CUDA devices: generator i takes "
+                        "number i of those that its process sees, modulo their count");
   v("kv", s.kv, "Caches of running sequences at a weight swap: recomputed under the new weights, "
                 "or kept");
   v("dtype", s.dtype, "Precision of the generators' weights, on the way, in memory and in computing: "
@@ -213,8 +213,9 @@ void describe(option_list& v, dedicated_settings& s) {
   v("threads", s.threads, in_range(1, 1024), "Threads of the old-logit actor's tensor operations");
   v("device", s.device, "What it computes on: the CPU, or the last CUDA device that its process sees");
   v("wait_s", s.wait_s, in_range(0, 3600),
-    "On a node of its own (cluster.nodes): how long a step waits for the node to end its batch, and at "
-    "most for the node to fetch a version; what is not there then is served by the fallback");
+    "With an old-logit node: seconds that a step waits for it to finish its batch, and that publishing "
+    "waits, at most, for it to finish fetching an older version; what isn't there by then is served by "
+    "algorithm.old_logits_fallback");
 }
 
 void describe(option_list& v, algorithm_settings& s) {

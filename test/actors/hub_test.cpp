@@ -7,6 +7,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
+#include <thread>
+
 using namespace millrace;
 
 namespace {
@@ -119,6 +122,20 @@ TEST_CASE("hub: strangers, twins, other builds and other configurations are refu
   auto twin = f.self->spawn(quiet_agent);
   refused(f.hello("a", twin), "up already, on here, process 7");
   caf::anon_send_exit(twin, caf::exit_reason::kill);
+}
+
+TEST_CASE("hub: a node whose agent ends without a reason is lost like any other") {
+  hub_fixture f;
+  f.open();
+  auto agent = f.self->spawn([](caf::event_based_actor* self) -> caf::behavior {
+    return {[self](tick_atom) { self->quit(); }};
+  });
+  CHECK(f.hello("a", agent).kind == welcome_kind::welcome);
+  caf::anon_send(agent, tick_atom::value);
+  f.self->wait_for(agent);
+  for (int i = 0; i < 100 && f.state_of("a") != "lost"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(f.state_of("a") == "lost");
 }
 
 TEST_CASE("hub: a node that dies is lost and may come back; one that leaves has left") {
