@@ -27,7 +27,7 @@ std::unique_ptr<model::decoder> make_decoder(const engine_options& options,
 class batching_engine final : public engine {
 public:
   batching_engine(const engine_options& options, const model::model_config& config,
-             std::shared_ptr<const model::tokenizer> tokens)
+                  std::shared_ptr<const model::tokenizer> tokens)
       : options_(resolved(options, config, tokens.get())), tokens_(std::move(tokens)),
         decoder_(make_decoder(options_, config, cache_blocks())),
         cache_(*decoder_, cache_blocks(), options_.share_prefixes),

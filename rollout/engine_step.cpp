@@ -133,8 +133,7 @@ sampled_token batching_engine::draw(const sequence& s, std::size_t row, sampler&
 void batching_engine::draw_all() {
   drawn_.resize(batch_.size());
   std::vector<std::exception_ptr> problems(samplers_.size());
-  decoder_->threads().split(static_cast<std::int64_t>(batch_.size()), 1,
-                           [&](std::int64_t first, std::int64_t last, int thread) {
+  const auto draw_some = [&](std::int64_t first, std::int64_t last, int thread) {
     const auto t = static_cast<std::size_t>(thread);
     try {
       for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i)
@@ -142,7 +141,8 @@ void batching_engine::draw_all() {
     } catch (...) {
       problems[t] = std::current_exception();
     }
-  });
+  };
+  decoder_->threads().split(static_cast<std::int64_t>(batch_.size()), 1, draw_some);
   for (const auto& p : problems)
     if (p)
       std::rethrow_exception(p);

@@ -20,7 +20,7 @@ void grow(std::vector<float>& v, std::int64_t size) {
 } // namespace
 
 cpu_decoder::cpu_decoder(const model_config& config, std::int32_t blocks, std::int32_t max_context,
-                 int threads, dtype weights)
+                         int threads, dtype weights)
     : config_(config), kernels_(kernels()), weights_(config, kernels_, weights), pool_(threads),
       rope_(make_rope_tables(config, max_context)), max_context_(max_context),
       value_width_((config.head_dim + 15) / 16 * 16),
@@ -30,7 +30,7 @@ cpu_decoder::cpu_decoder(const model_config& config, std::int32_t blocks, std::i
              "the KV cache (generator.kv_cache_tokens)") {}
 
 void cpu_decoder::round_activations(const float* a, std::int64_t a_stride, const packed_matrix& w,
-                                std::int64_t rows) {
+                                    std::int64_t rows) {
   const auto stride = narrow_row_bytes(w.k);
   if (static_cast<std::int64_t>(rounded_.size()) < rows * stride)
     rounded_.resize(static_cast<std::size_t>(rows * stride));
