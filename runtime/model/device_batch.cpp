@@ -47,16 +47,26 @@ at::Tensor up_to(const at::Tensor& last, std::int64_t columns) {
   return at::arange(columns, last.options()).unsqueeze(0) <= last.unsqueeze(1);
 }
 
+/// See device_batch::stale.
+void add_stale(const token_run& r, const std::set<std::int32_t>& copied, numbers& stale) {
+  const auto last = last_position(r), begin = last / block_tokens * block_tokens;
+  const auto b = r.blocks[last / block_tokens];
+  if (r.start <= begin || copied.contains(b))
+    for (auto place = last % block_tokens + 1; place < block_tokens; ++place)
+      stale.push_back(std::int64_t{b} * block_tokens + place);
+}
+
 } // namespace
 
-device_batch lay_out(std::span<const token_run> runs, c10::Device device) {
+device_batch lay_out(std::span<const token_run> runs, std::int32_t padding,
+                     const std::set<std::int32_t>& copied, c10::Device device) {
   std::vector<std::size_t> order;
   for (const bool single : {true, false})
     for (std::size_t i = 0; i < runs.size(); ++i)
       if ((runs[i].tokens.size() == 1) == single)
         order.push_back(i);
   device_batch b;
-  numbers tokens, positions, slots, lasts(runs.size());
+  numbers tokens, positions, slots, stale, lasts(runs.size());
   for (const auto i : order) {
     const auto& r = runs[i];
     const auto rows = static_cast<std::int64_t>(r.tokens.size());
@@ -69,10 +79,11 @@ device_batch lay_out(std::span<const token_run> runs, c10::Device device) {
       positions.push_back(p);
       slots.push_back(std::int64_t{r.blocks[p / block_tokens]} * block_tokens + p % block_tokens);
     }
+    add_stale(r, copied, stale);
     tokens.insert(tokens.end(), r.tokens.begin(), r.tokens.end());
     lasts[i] = static_cast<std::int64_t>(tokens.size()) - 1;
   }
-  numbers wanted, tables(static_cast<std::size_t>(b.singles * b.pages), 0);
+  numbers wanted, tables(static_cast<std::size_t>(b.singles * b.pages), padding);
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (runs[i].wants_logits)
       wanted.push_back(lasts[i]);
@@ -83,17 +94,18 @@ device_batch lay_out(std::span<const token_run> runs, c10::Device device) {
     const auto* end = r.blocks + last_position(r) / block_tokens + 1;
     if (static_cast<std::int64_t>(k) < b.singles)
       std::copy(r.blocks, end, tables.begin() + static_cast<std::int64_t>(k) * b.pages);
-    else
-      prompts.push_back(all.add({r.blocks, end}));
+    else // what begins its sequence attends to its own rows only
+      prompts.push_back(all.add(r.start > 0 ? numbers(r.blocks, end) : numbers()));
   }
   const auto t = all.add(tokens), p = all.add(positions), s = all.add(slots), w = all.add(wanted),
-             table = all.add(tables);
+             table = all.add(tables), hidden = all.add(stale);
   all.send(device);
   b.tokens = all.at(t);
   b.positions = all.at(p);
   b.slots = all.at(s);
   b.wanted = all.at(w);
   b.tables = all.at(table);
+  b.stale = all.at(hidden);
   if (b.singles > 0)
     b.seen = up_to(b.positions.narrow(0, 0, b.singles), b.pages * block_tokens)
                .unsqueeze(1).unsqueeze(1);

@@ -12,6 +12,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <optional>
+#include <set>
 #include <string>
 
 namespace millrace::model {
@@ -50,8 +51,9 @@ public:
     };
     cos_ = table(rope.cos);
     sin_ = table(rope.sin);
-    // Zeros, because what a mask hides must be finite all the same.
-    cache_ = at::zeros({config.num_hidden_layers, 2, options.blocks,
+    // Zeros, because what a mask hides must be finite all the same. The last block, no sequence's,
+    // stays so.
+    cache_ = at::zeros({config.num_hidden_layers, 2, std::int64_t{options.blocks} + 1,
                         block_tokens * config.num_key_value_heads * config.head_dim},
                        at::TensorOptions(device).dtype(weights_.compute_type()));
   }
@@ -64,6 +66,7 @@ public:
   void copy_block(std::int32_t from, std::int32_t to) override {
     const c10::InferenceMode guard;
     cache_.select(2, to).copy_(cache_.select(2, from));
+    copied_.insert(to);
   }
   [[nodiscard]] std::vector<tensor_view> staging() override { return weights_.staging(); }
   void prepare() override {} // what is staged is laid out as it is copied
@@ -89,6 +92,7 @@ private:
   [[nodiscard]] at::Tensor normed(const at::Tensor& x, const at::Tensor& weight) const {
     return at::rms_norm(x, {x.size(-1)}, weight, config_.rms_norm_eps);
   }
+  void forget_stale(std::span<const token_run> runs, const device_batch& b);
   void read_back(const at::Tensor& logits);
 
   c10::Device device_;
@@ -97,7 +101,8 @@ private:
   device_weights weights_;
   worker_pool pool_;
   at::Tensor cos_, sin_; ///< [max_context, dim / 2] fp32
-  at::Tensor cache_;     ///< [layers, keys and values, blocks, block_tokens · kv_heads · dim]
+  at::Tensor cache_;     ///< [layers, keys and values, blocks + 1, block_tokens · kv_heads · dim]
+  std::set<std::int32_t> copied_; ///< blocks copied to, and not written since
   at::Tensor row_cos_, row_sin_; ///< of the batch: [N, 1, dim / 2]
   at::Tensor logits_;            ///< [W or more, V] fp32, host memory, pinned where that helps
 };
@@ -181,8 +186,19 @@ void device_decoder::read_back(const at::Tensor& logits) {
   logits_.narrow(0, 0, logits.size(0)).copy_(logits);
 }
 
+/// Zeros what other sequences left where masks will hide it: one that was not finite would else come
+/// through, as 0 · NaN.
+void device_decoder::forget_stale(std::span<const token_run> runs, const device_batch& b) {
+  if (b.stale.size(0) > 0)
+    cache_.view({config_.num_hidden_layers, 2, -1, config_.key_value_size()})
+      .index_fill_(2, b.stale, 0);
+  for (const auto& r : runs)
+    copied_.erase(r.blocks[r.start / block_tokens]);
+}
+
 void device_decoder::compute(std::span<const token_run> runs) {
-  const auto b = lay_out(runs, device_);
+  const auto b = lay_out(runs, options_.blocks, copied_, device_);
+  forget_stale(runs, b);
   row_cos_ = cos_.index_select(0, b.positions).unsqueeze(1);
   row_sin_ = sin_.index_select(0, b.positions).unsqueeze(1);
   auto hidden = weights_.embedding.index_select(0, b.tokens).to(at::kFloat);
@@ -227,6 +243,9 @@ std::unique_ptr<decoder> make_device_decoder(c10::Device device, const model_con
                                              const decoder_options& options) {
   const c10::InferenceMode guard;
   try {
+    if (device.is_cuda() && options.weights == dtype::f8_e4m3 && !has_row_scales(device))
+      throw user_error("generator.dtype: found \"fp8\", but " + device.str()
+                       + " has no row-wise E4M3 products; set \"bf16\"");
     return std::make_unique<device_decoder>(device, config, options);
   } catch (const c10::OutOfMemoryError& e) {
     throw user_error("generator: two copies of the model's weights and a KV cache of "

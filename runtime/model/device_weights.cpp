@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::int64_t alignment = 16; ///< of E4M3 matrices' sides
 constexpr double largest_e4m3 = 448;
+/// Rows below it have the scale 1, as in weight sync: the reciprocal of theirs could be infinite.
+constexpr double smallest_scaled = 1e-30;
 
 std::int64_t aligned(std::int64_t n) { return (n + alignment - 1) / alignment * alignment; }
 
@@ -44,8 +46,10 @@ at::Tensor scaled_product(const at::Tensor& a, const at::Tensor& a_scales, const
 std::pair<at::Tensor, at::Tensor> quantised_rows(const at::Tensor& x) {
   const auto wide = x.to(at::kFloat);
   const auto largest = wide.abs().amax(1, /*keepdim=*/true);
-  const auto scales = at::where(largest > 0, largest / largest_e4m3, at::ones_like(largest));
-  return {(wide * scales.reciprocal()).clamp(-largest_e4m3, largest_e4m3).to(at::kFloat8_e4m3fn), scales};
+  const auto scales = at::where(largest > smallest_scaled, largest / largest_e4m3,
+                                at::ones_like(largest));
+  const auto scaled = (wide * scales.reciprocal()).clamp(-largest_e4m3, largest_e4m3);
+  return {scaled.to(at::kFloat8_e4m3fn), scales};
 }
 
 at::Tensor device_matrix::product(const at::Tensor& x) const {
@@ -58,6 +62,24 @@ at::Tensor device_matrix::product(const at::Tensor& x) const {
   if (out.size(1) > n)
     out = out.narrow(1, 0, n);
   return bias.defined() ? out + bias : out;
+}
+
+bool has_row_scales(c10::Device device) {
+  constexpr std::int64_t n = alignment;
+  try {
+    device_matrix m;
+    m.values = at::zeros({n, n}, at::TensorOptions(device).dtype(at::kByte))
+                 .view(at::kFloat8_e4m3fn);
+    m.scales = at::ones({1, n}, at::TensorOptions(device).dtype(at::kFloat));
+    m.n = m.k = n;
+    const auto out = m.product(at::zeros({n, n}, at::TensorOptions(device).dtype(at::kBFloat16)));
+    wait_for(device);
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 device_weights::device_weights(const model_config& c, dtype type, c10::Device device)

@@ -30,6 +30,9 @@ struct device_matrix {
   [[nodiscard]] at::Tensor product(const at::Tensor& x) const;
 };
 
+/// Whether the device can do E4M3's products: tries one.
+bool has_row_scales(c10::Device device);
+
 struct device_layer {
   at::Tensor input_norm, post_norm; ///< fp32, as the next
   at::Tensor q_norm, k_norm;        ///< undefined without qk-norm

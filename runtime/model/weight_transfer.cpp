@@ -26,22 +26,6 @@ views_by_name by_name(std::span<const tensor_view> all) {
   return out;
 }
 
-/// The view's memory as a tensor.
-at::Tensor tensor_of(const tensor_view& v) {
-  const auto type = [&] {
-    switch (v.type) {
-      case dtype::f32: return at::kFloat;
-      case dtype::bf16: return at::kBFloat16;
-      case dtype::f16: return at::kHalf;
-      case dtype::f8_e4m3: return at::kByte; // moved as bytes
-      default: break;
-    }
-    throw invariant_error(v.name + ": weights of this type are not copied between devices");
-  }();
-  const auto kind = v.memory == memory_kind::cuda ? at::kCUDA : at::kCPU;
-  return at::from_blob(v.data, v.shape, at::TensorOptions(kind).dtype(type));
-}
-
 const tensor_view* scales_of(const tensor_view& v, const views_by_name& all) {
   const auto at = all.find(v.name + "_scale");
   return at == all.end() ? nullptr : at->second;
@@ -67,6 +51,21 @@ void transfer(const tensor_view& from, const tensor_view& to, const tensor_view*
 }
 
 } // namespace
+
+at::Tensor tensor_of(const tensor_view& v) {
+  const auto type = [&] {
+    switch (v.type) {
+      case dtype::f32: return at::kFloat;
+      case dtype::bf16: return at::kBFloat16;
+      case dtype::f16: return at::kHalf;
+      case dtype::f8_e4m3: return at::kByte;
+      default: break;
+    }
+    throw invariant_error(v.name + ": weights of this type are not copied between devices");
+  }();
+  const auto kind = v.memory == memory_kind::cuda ? at::kCUDA : at::kCPU;
+  return at::from_blob(v.data, v.shape, at::TensorOptions(kind).dtype(type));
+}
 
 void transfer_weights(std::span<const tensor_view> from, std::span<const tensor_view> to) {
   const c10::InferenceMode guard;

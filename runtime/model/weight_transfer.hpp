@@ -6,7 +6,15 @@
 #include <span>
 #include <vector>
 
+namespace at {
+class Tensor;
+}
+
 namespace millrace::model {
+
+/// The tensor that a view is of: the same memory, wherever it is. fp32, bf16 or fp16; E4M3 as bytes,
+/// for moving. \throws invariant_error for other types
+at::Tensor tensor_of(const tensor_view& v);
 
 /// Copies weights by name, from any memory into any other (host, CUDA), between fp32, bf16 and fp16,
 /// and from these into E4M3: then the scales, one per row, go into the tensor of its name and

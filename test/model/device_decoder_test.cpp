@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -234,6 +235,81 @@ TEST_CASE("a block that was copied is the block") {
     REQUIRE(std::abs(found[i] - expected[i]) < 1e-4F);
 }
 
+namespace {
+
+constexpr std::int32_t strange = 5; ///< a token whose embedding is not a number
+
+/// A decoder with weights that are fine but for that.
+std::unique_ptr<decoder> strange_decoder(const model_config& config, dtype type) {
+  const weights w(config, 6);
+  for (const auto& v : w.views)
+    if (v.name == "model.embed_tokens.weight")
+      std::fill_n(reinterpret_cast<float*>(v.data) + strange * config.hidden_size,
+                  config.hidden_size, std::numeric_limits<float>::quiet_NaN());
+  auto d = device_decoder_of(config, type);
+  transfer_weights(w.views, d->staging());
+  d->swap();
+  return d;
+}
+
+std::vector<float> logits_of(decoder& d, const std::vector<token_run>& runs) {
+  d.forward(runs);
+  const auto n = static_cast<std::size_t>(d.config().vocab_size);
+  std::vector<float> all;
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    all.insert(all.end(), d.logits(i), d.logits(i) + n);
+  return all;
+}
+
+bool all_finite(const std::vector<float>& x) {
+  return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
+}
+
+} // namespace
+
+TEST_CASE("what was not a number in a block that is used again does not reach others") {
+  for (const auto* model : {"llama", "qwen2"})
+    for (const auto type : {dtype::f32, dtype::bf16, dtype::f8_e4m3}) {
+      const auto config = test::small_config(model);
+      const auto used = strange_decoder(config, type), fresh = strange_decoder(config, type);
+      const std::vector<std::int32_t> bad(block_tokens, strange);
+      for (std::int32_t b = 0; b < pool; ++b) // the whole cache
+        REQUIRE(std::isnan(logits_of(*used, {{bad, 0, &b, true}})[0]));
+      random_stream draws(12);
+      auto sequences = sequences_for(config, draws, 6);
+      for (auto& s : sequences)
+        std::replace(s.tokens.begin(), s.tokens.end(), strange, strange + 1);
+      side_by_side(*used, *fresh, sequences, draws, [](const float* a, const float* b, auto n) {
+        REQUIRE(all_finite({a, a + n}));
+        REQUIRE(std::equal(a, a + n, b));
+      });
+    }
+}
+
+TEST_CASE("what was not a number behind a prompt does not come with its copied block") {
+  const auto config = test::small_config();
+  const auto used = strange_decoder(config, dtype::f32), fresh = strange_decoder(config, dtype::f32);
+  const std::vector<std::int32_t> prompt{1, 2, 3, 4, 6, 7, 8}, bad{strange, strange};
+  const std::vector<std::int32_t> answer{9, 10, 11, 12};
+  const std::int32_t from = 3, one = 8, several = 9;
+  for (auto* d : {used.get(), fresh.get()})
+    REQUIRE(all_finite(logits_of(*d, {{prompt, 0, &from, true}})));
+  REQUIRE_FALSE(all_finite(logits_of(*used, {{bad, 7, &from, true}}))); // its own answer
+  const auto go_on = [&](decoder& d) {
+    d.copy_block(from, one);
+    d.copy_block(from, several);
+    const std::span tokens(answer);
+    auto all = logits_of(d, {{tokens.first(1), 7, &one, true}, {tokens.first(2), 7, &several, true}});
+    const auto more = logits_of(d, {{tokens.subspan(1, 1), 8, &one, true},
+                                    {tokens.subspan(2), 9, &several, true}});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto found = go_on(*used);
+  REQUIRE(all_finite(found));
+  REQUIRE(found == go_on(*fresh));
+}
+
 TEST_CASE("staged weights count from the swap on") {
   const auto config = test::small_config("qwen3");
   const weights w(config, 1), next(config, 2);
@@ -274,6 +350,24 @@ TEST_CASE("E4M3 has the nearest number of each, at its row's scale") {
     const auto error = (back[r] - x[r]).abs(), bound = x[r].abs() / 16 + smallest / 2;
     REQUIRE((error <= bound).all().item<bool>());
   }
+}
+
+TEST_CASE("rows of the smallest numbers keep their zeros in E4M3") {
+  const c10::InferenceMode guard;
+  auto x = at::zeros({6, 4}, at::kFloat);
+  const std::vector<float> largest{1e-45F, 1e-40F, 1e-38F, 1e-36F, 9e-31F, 2e-30F};
+  for (std::size_t r = 0; r < largest.size(); ++r)
+    x.data_ptr<float>()[4 * r + 1] = largest[r];
+  const auto [q, scales] = quantised_rows(x);
+  const auto back = q.to(at::kFloat) * scales;
+  REQUIRE(((back - x).abs() <= 1e-30F).all().item<bool>());
+  REQUIRE((back.select(1, 0) == 0).all().item<bool>());
+  REQUIRE(back[5][1].item<float>() > 0);
+}
+
+TEST_CASE("E4M3's products are tried before they are needed") {
+  const c10::InferenceMode guard;
+  REQUIRE(has_row_scales(c10::kCPU));
 }
 
 TEST_CASE("a checkpoint comes into E4M3 as weight sync would bring it") {
