@@ -3,7 +3,12 @@
 #include "runtime/config/options.hpp"
 #include "runtime/error.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
 
 namespace millrace {
 
@@ -43,6 +48,21 @@ verdict read_verdict(const std::string& line) {
   return v;
 }
 
+/// Whether a shell would find this program: by its path, or its name in PATH.
+bool can_be_started(const std::string& program) {
+  const auto runs = [](const std::filesystem::path& file) {
+    return std::filesystem::is_regular_file(file) && ::access(file.c_str(), X_OK) == 0;
+  };
+  if (program.find('/') != std::string::npos)
+    return runs(program);
+  const auto* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (runs(std::filesystem::path(folder.empty() ? "." : folder) / program))
+      return true;
+  return false;
+}
+
 } // namespace
 
 void describe(option_list& v, program_options& o) {
@@ -64,6 +84,10 @@ std::unique_ptr<reward> program_reward::make(const nlohmann::json& params,
   if (o.command.empty())
     throw user_error("configuration: " + where
                      + ".command: is missing; name the program and its arguments as a list");
+  if (!can_be_started(o.command[0]))
+    throw user_error("configuration: " + where + ".command: found \"" + o.command[0]
+                     + "\", which is no program here"
+                     + (o.command[0].find('/') == std::string::npos ? " (looked for in PATH)" : ""));
   return std::make_unique<program_reward>(o, "program " + o.command[0]);
 }
 

@@ -128,7 +128,7 @@ void add_sampling_arguments(CLI::App& command, sampling_params& s) {
     ->check(CLI::Range(0, 1 << 24));
   command.add_option("--min-p", s.min_p, "Tokens at least this likely, relative to the best")
     ->check(number_between(0, 0.999999));
-  command.add_option("--seed", s.seed, "Of the random draws");
+  command.add_option("--seed", s.seed, "Of the random draws")->check(whole_number());
   command.add_option("--stop", s.stop, "A string that ends an answer; may be repeated")
     ->allow_extra_args(false);
 }

@@ -153,12 +153,6 @@ void check_devices(const settings& s, texts& out) {
   if (s.deterministic && on_cuda(s.generator.device))
     out.push_back("deterministic: found true with generator.device \"cuda\", where a number's last bits "
                   "depend on what is computed beside it; set \"cpu\"");
-  if (s.trainer.parallel.backend == rank_backend::nccl && !on_cuda(s.trainer.device))
-    out.push_back("trainer.parallel.backend: found \"nccl\" with trainer.device \"cpu\"; NCCL carries "
-                  "tensors between CUDA devices; set \"auto\", or trainer.device to \"cuda\"");
-  if (s.trainer.parallel.backend == rank_backend::gloo && on_cuda(s.trainer.device))
-    out.push_back("trainer.parallel.backend: found \"gloo\" with trainer.device \"cuda\"; between CUDA "
-                  "devices it is \"nccl\" or \"auto\"");
   if (s.trainer.offload_optimizer && !on_cuda(s.trainer.device))
     out.push_back("trainer.offload_optimizer: found true with trainer.device \"cpu\", where the "
                   "optimiser's state is in host memory already");
@@ -280,6 +274,10 @@ std::vector<std::string> remarks(const settings& s) {
   if (s.weight_sync.delta && s.generator.dtype == weight_dtype::fp32)
     out.push_back("weight_sync.delta: generator.dtype is \"fp32\", of which a step changes nearly every "
                   "element: comparing costs more than it saves, unless most weights are frozen");
+  if (s.trainer.micro_batch_tokens <= s.sampling.max_tokens)
+    out.push_back("trainer.micro_batch_tokens: " + num(s.trainer.micro_batch_tokens)
+                  + " are no room for a prompt with an answer of sampling.max_tokens, "
+                  + num(s.sampling.max_tokens) + "; the run ends at the first that is too long");
   if (s.rollout.group_size == 1 && s.algorithm.advantage.name == "grpo")
     out.push_back("rollout.group_size: a group of one has no siblings to compare with, so that "
                   "every advantage is 0");

@@ -246,9 +246,6 @@ void describe(option_list& v, parallel_settings& s) {
   v("dp", s.dp, in_range(1, 4096), "Data parallel: replicas that share each batch");
   v("tp", s.tp, in_range(1, 1024),
     "Tensor parallel: ranks that each replica is split over; divides heads, kv_heads, intermediate");
-  v("backend", s.backend,
-    "What carries tensors between ranks: NCCL needs trainer.device \"cuda\"; \"auto\" takes it there, "
-    "and Gloo elsewhere");
   v("zero1", s.zero1, "Each of the dp ranks keeps its part of the optimiser's state only (ZeRO-1)");
   v("sequence", s.sequence,
     "Between the split layers, too, each of the tp ranks has only its share of the tokens (sequence "

@@ -102,11 +102,6 @@ constexpr std::array<std::string_view, 3> names(critic_kind) { return {"none", "
 enum class compute_dtype : std::uint8_t { fp32, bf16 };
 constexpr std::array<std::string_view, 2> names(compute_dtype) { return {"fp32", "bf16"}; }
 
-/// What carries tensors between the trainer's ranks. `automatic`: NCCL where they compute on CUDA
-/// devices, else Gloo.
-enum class rank_backend : std::uint8_t { automatic, gloo, nccl };
-constexpr std::array<std::string_view, 3> names(rank_backend) { return {"auto", "gloo", "nccl"}; }
-
 /// `automatic`: local in one process; UCX, and sockets where it has no way, between several.
 enum class sync_transport : std::uint8_t { automatic, local, ucx, tcp };
 constexpr std::array<std::string_view, 4> names(sync_transport) {
@@ -279,7 +274,6 @@ struct algorithm_settings {
 struct parallel_settings {
   std::int32_t dp = 1;
   std::int32_t tp = 1;
-  rank_backend backend = rank_backend::automatic;
   bool zero1 = false; ///< each of dp ranks keeps its part of the optimiser's state only
   bool sequence = false; ///< tp ranks share the tokens where the model isn't split
   bool sharded_checkpoints = true; ///< each rank writes its own part of the optimiser's state

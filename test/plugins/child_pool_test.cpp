@@ -101,4 +101,8 @@ TEST_CASE("program reward: verdicts and failures of an external program") {
   REQUIRE(judge->judge({1, "q", "a"}, "\xff\n\0x", finish_reason::length).failure.empty());
   REQUIRE_THROWS_WITH(make_reward("program", nlohmann::json::object()),
                       Contains("reward.params.command"));
+  // What isn't there is told before a run in which every answer would fail.
+  for (const auto* none : {"/nonexistent/judge", "no-such-judge-anywhere"})
+    REQUIRE_THROWS_WITH(make_reward("program", {{"command", {none}}}),
+                        Contains("which is no program here"));
 }
