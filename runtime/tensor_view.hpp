@@ -4,11 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <map>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace millrace {
@@ -48,19 +44,5 @@ struct tensor_view {
     return static_cast<std::size_t>(elements()) * size_of(type);
   }
 };
-
-/// Copies host tensors by name; both sides must hold the same names, types and shapes.
-/// \throws invariant_error otherwise
-inline void copy_weights(std::span<const tensor_view> from, std::span<const tensor_view> to) {
-  std::map<std::string_view, const tensor_view*> by_name;
-  for (const auto& t : from)
-    by_name[t.name] = &t;
-  for (const auto& t : to) {
-    auto it = by_name.find(t.name);
-    ensure(it != by_name.end() && it->second->shape == t.shape && it->second->type == t.type,
-           [&] { return "no tensor to copy " + t.name + " from"; });
-    std::memcpy(t.data, it->second->data, t.bytes());
-  }
-}
 
 } // namespace millrace

@@ -4,6 +4,7 @@
 #include "rollout/engine.hpp"
 #include "rollout/reward.hpp"
 #include "rollout/tokenized_feed.hpp"
+#include "runtime/model/weight_transfer.hpp"
 #include "trainer/policy.hpp"
 
 #include <nlohmann/json.hpp>
@@ -25,7 +26,7 @@ void sequential_loop(settings s, const std::filesystem::path& folder) {
   auto engine = generation::make_engine(o, policy->config(), tokens);
   std::int64_t next_group = 0;
   for (std::int32_t step = 0; step < s.run.steps; ++step) {
-    copy_weights(policy->views(), engine->staging());
+    model::transfer_weights(policy->views(), engine->staging());
     engine->install(policy->current());
     std::map<std::int64_t, scored_group> groups;
     for (int i = 0; i < s.rollout.batch_size / s.rollout.group_size; ++i) {

@@ -1,5 +1,6 @@
 #include "engine_fixture.hpp"
 
+#include "runtime/error.hpp"
 #include "runtime/model/cpu_decoder.hpp"
 
 #include <catch2/catch.hpp>
