@@ -5,6 +5,7 @@
 #include "runtime/model/device_weights.hpp"
 #include "runtime/model/kv_cache.hpp"
 #include "runtime/model/torch_device.hpp"
+#include "runtime/model/wide_product.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -17,21 +18,6 @@
 
 namespace millrace::model {
 namespace {
-
-/// x · wᵀ in fp32, whatever their type.
-at::Tensor wide_product(const at::Tensor& x, const at::Tensor& w) {
-  if (x.is_cuda() && x.scalar_type() != at::kFloat) {
-    // Not in every version of libtorch; a generic lambda so that the older ones compile.
-    const auto product = [](const auto& a, const auto& b) {
-      if constexpr (requires { at::mm(a, b, at::kFloat); })
-        return at::mm(a, b, at::kFloat);
-      else
-        return at::mm(a, b).to(at::kFloat);
-    };
-    return product(x, w.t());
-  }
-  return at::linear(x.to(at::kFloat), w.to(at::kFloat));
-}
 
 /// x [N, heads, dim] turned by the rows' angles, cos and sin [N, 1, dim / 2].
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
@@ -206,7 +192,7 @@ void device_decoder::compute(std::span<const token_run> runs) {
     layer(i, b, hidden);
   if (b.wanted.size(0) > 0)
     read_back(wide_product(normed(hidden.index_select(0, b.wanted), weights_.final_norm)
-                             .to(weights_.compute_type()), weights_.head));
+                             .to(weights_.compute_type()), weights_.head.t()));
   else
     wait_for(device_); // so that who measures a re-prefill measures all of it
 }

@@ -2,6 +2,7 @@
 
 #include "runtime/error.hpp"
 #include "runtime/model/kernels.hpp"
+#include "runtime/model/wide_product.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -104,10 +105,11 @@ struct fused_swiglu : Function<fused_swiglu> {
 using maybe_tensor = std::optional<at::Tensor>;
 
 /// A product in `type`; bf16 ones are made of rounded numbers in fp32 on a CPU, where that is faster
-/// than what libtorch has for bf16.
+/// than what libtorch has for bf16, and in fp32 on a CUDA device where fp32 is wanted: gradients of
+/// weights, to which every micro-batch adds.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
-  if (a.device().is_cpu() && a.scalar_type() == at::kBFloat16)
-    return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(type);
+  if (a.scalar_type() == at::kBFloat16 && (a.device().is_cpu() || (a.is_cuda() && type == at::kFloat)))
+    return wide_product(a, b).to(type);
   return at::mm(a, b).to(type);
 }
 
