@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace millrace::trainer {
@@ -29,10 +30,11 @@ adamw::adamw(model::transformer& network, adamw_options options, rank_mesh* mesh
   auto parameters = own_part(network.flat().detach()), gradient = own_part(gradient_);
   auto where = gradient.options();
   if (options_.offload) {
+    where = where.device(at::kCPU);
     // Copies between a device and pages that can't be moved go at the link's full speed.
-    where = where.device(at::kCPU).pinned_memory(gradient.is_cuda());
-    parameters = host_parameters_ = at::zeros(parameters.sizes(), where);
-    gradient = host_gradient_ = at::zeros(gradient.sizes(), where);
+    const auto crosses = where.pinned_memory(gradient.is_cuda());
+    parameters = host_parameters_ = at::zeros(parameters.sizes(), crosses);
+    gradient = host_gradient_ = at::zeros(gradient.sizes(), crosses);
     parameters_to_host();
   }
   mean_ = at::zeros(gradient.sizes(), where);
@@ -44,7 +46,7 @@ adamw::adamw(model::transformer& network, adamw_options options, rank_mesh* mesh
     if (n > 0)
       segments_.push_back({parameters.narrow(0, at, n), gradient.narrow(0, at, n),
                            mean_.narrow(0, at, n), square_.narrow(0, at, n),
-                           at::zeros({}, where.pinned_memory(false)),
+                           at::zeros({}, where),
                            gradient_.narrow(0, s.begin, n),
                            s.decayed ? options_.weight_decay : 0.0, s.replicated});
   }
@@ -104,8 +106,7 @@ adamw::outcome adamw::step(double learning_rate) {
   }
   std::optional<at::Tensor> scale; // the update divides gradients by it
   if (options_.grad_clip > 0 && result.grad_norm > options_.grad_clip) {
-    scale = at::full({}, result.grad_norm / options_.grad_clip,
-                     mean_.options().pinned_memory(false));
+    scale = at::full({}, result.grad_norm / options_.grad_clip, mean_.options());
     result.clipped = true;
   }
   if (options_.offload)
@@ -160,7 +161,8 @@ std::vector<tensor_view> adamw::own_state() const {
 void adamw::gather_state() {
   if (!sharded_)
     return;
-  auto where = mean_.options().pinned_memory(false);
+  // In host memory: a device that has room for its part need not have it for all of them.
+  const auto where = mean_.options().device(at::kCPU);
   whole_mean_ = at::zeros(gradient_.sizes(), where);
   whole_square_ = at::zeros(gradient_.sizes(), where);
   whole_mean_.narrow(0, own_.begin, own_.end - own_.begin).copy_(mean_);
@@ -191,7 +193,11 @@ void adamw::set_updates(std::int64_t updates) {
 }
 
 std::int64_t adamw::offloaded_bytes() const {
-  return options_.offload ? 4 * static_cast<std::int64_t>(mean_.nbytes()) : 0;
+  if (!options_.offload)
+    return 0;
+  const auto crossing = host_gradient_.nbytes();
+  return static_cast<std::int64_t>(
+    2 * mean_.nbytes() + 2 * (gradient_.is_cuda() ? std::bit_ceil(crossing) : crossing));
 }
 
 } // namespace millrace::trainer

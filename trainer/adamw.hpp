@@ -63,7 +63,7 @@ public:
 
   /// Both moments of every parameter, "exp_avg/NAME" and "exp_avg_sq/NAME": to be written to a
   /// file, or filled from one (then set_updates() too). Sharded, only between gather_state() and
-  /// scatter_state(), on all ranks.
+  /// scatter_state(), on all ranks; then it is in host memory.
   [[nodiscard]] std::vector<tensor_view> state() const;
   void gather_state();
   /// The same for what this rank has: where sharded, of each parameter the stretch of elements that
@@ -73,7 +73,8 @@ public:
   void scatter_state();
   void set_updates(std::int64_t updates);
 
-  /// Bytes in host memory, where it is offloaded; 0 elsewhere.
+  /// Bytes in host memory, where it is offloaded; 0 elsewhere. What crosses to a CUDA device lies in
+  /// pages that libtorch hands out in powers of two.
   [[nodiscard]] std::int64_t offloaded_bytes() const;
 
 private:

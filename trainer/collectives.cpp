@@ -113,10 +113,17 @@ struct meeting {
 class local_rank final : public collectives {
 public:
   local_rank(std::shared_ptr<meeting> at, int rank) : at_(std::move(at)), rank_(rank) {}
-  ~local_rank() override {
+  ~local_rank() override { abandon(); }
+
+  void abandon() override {
     const std::lock_guard lock(at_->guard);
     at_->lost = true;
     at_->changed.notify_all();
+  }
+  void check() override {
+    const std::lock_guard lock(at_->guard);
+    if (at_->lost)
+      throw rank_lost("a rank of the group is gone");
   }
 
   int rank() const override { return rank_; }

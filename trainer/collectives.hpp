@@ -56,10 +56,14 @@ public:
   double largest(double x);
 
   /// A rank is gone: what is under way on CUDA devices is broken off, and every later operation throws
-  /// rank_lost. For any thread.
-  virtual void abandon() {}
+  /// rank_lost. For any thread; throws nothing itself.
+  virtual void abandon() = 0;
+  /// To be called after the device was waited for, and before results are used: operations on CUDA
+  /// devices are over early where they fail, and leave anything. \throws rank_lost when one has failed
+  virtual void check() = 0;
 
-  /// Seconds that this rank has waited for operations so far.
+  /// Seconds that this rank has waited for operations so far. About 0 with NCCL, where it is the device
+  /// that waits.
   [[nodiscard]] double waited_s() const { return waited_s_; }
   void wait(pending& p);
 

@@ -6,6 +6,7 @@
 #include "trainer/rank_watch.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -28,7 +29,8 @@ std::string first_line(const char* text) {
 }
 
 /// Gloo's wait() returns when the operation is done. NCCL's makes the current stream wait for it, so
-/// that the processor goes on; what it was done to is right for all that is computed afterwards.
+/// that the processor goes on; what is computed afterwards is right unless the operation fails, which
+/// only check() tells.
 struct c10d_work final : collectives::pending {
   c10d_work(c10::intrusive_ptr<c10d::Work> w, int r, int n)
       : work(std::move(w)), rank(r), size(n) {}
@@ -49,14 +51,8 @@ public:
   c10d_collectives(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Backend> cuda,
                    int rank, int size)
       : host_(std::move(host)), cuda_(std::move(cuda)), rank_(rank), size_(size) {}
-  ~c10d_collectives() override {
-    try {
-      if (cuda_ && !abandoned_)
-        cuda_->shutdown(); // when all that is under way is done
-    } catch (const std::exception&) {
-      // It is of no use any more.
-    }
-  }
+  /// NCCL's own shutdown would wait for the other ranks, which may be gone.
+  ~c10d_collectives() override { break_off(); }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -76,13 +72,26 @@ public:
     return start([&](auto& by, auto& tensors) { return by.broadcast(tensors, o); }, t);
   }
 
-  void abandon() override {
-    abandoned_ = true;
-    if (cuda_)
-      cuda_->abort();
+  void abandon() override { break_off(); }
+
+  void check() override {
+    if (abandoned_)
+      lost(rank_, size_, "its process is gone");
+    if (cuda_ && cuda_->getError() != c10d::ErrorType::SUCCESS)
+      lost(rank_, size_, "an operation of NCCL's failed or took too long");
   }
 
 private:
+  void break_off() noexcept {
+    if (abandoned_.exchange(true) || !cuda_)
+      return;
+    try {
+      cuda_->abort();
+    } catch (const std::exception& e) {
+      log::warning("trainer", "NCCL could not be broken off: " + first_line(e.what()));
+    }
+  }
+
   struct done final : pending {
     void wait() override {}
   };

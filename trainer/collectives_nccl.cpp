@@ -14,7 +14,7 @@ namespace millrace::trainer {
 
 namespace {
 
-constexpr auto option = "trainer.parallel.backend";
+constexpr auto option = "trainer.device";
 
 /// Never closed: backends that it made may outlive everything else.
 nccl_module_function* open_module() {

@@ -30,8 +30,7 @@ critic::critic(const settings& s, const model::transformer& policy, rank_mesh* m
   if (s.algorithm.critic.kind == critic_kind::model) {
     network_.emplace(policy.frozen_copy());
     network_->requires_gradient(true);
-    optimizer_.emplace(*network_,
-                       optimizer_options(s.trainer), mesh);
+    optimizer_.emplace(*network_, optimizer_options(s.trainer), mesh);
   }
   auto options = policy.flat().options().dtype(at::kFloat).requires_grad(false);
   head_ = at::zeros({policy.config().hidden_size + 1}, options).requires_grad_();

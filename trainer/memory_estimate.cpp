@@ -4,6 +4,7 @@
 #include "runtime/model/tensor_parallel.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <unistd.h>
 
@@ -19,8 +20,42 @@ std::string millions(std::int64_t n) {
   return text;
 }
 
+/// As published: fp8 is made of bf16 where it arrives.
 std::int64_t bytes_per_weight(weight_dtype t) {
-  return t == weight_dtype::fp32 ? 4 : t == weight_dtype::bf16 ? 2 : 1;
+  return t == weight_dtype::fp32 ? 4 : t == weight_dtype::int8 ? 1 : 2;
+}
+
+/// Two moments, and weights and gradients that cross to the device of `t`, in host memory: pages for
+/// the latter are handed out in powers of two where that is a CUDA device.
+std::int64_t offloaded_bytes(const trainer_settings& t, std::int64_t of) {
+  const auto crossing = t.device == compute_device::cuda
+                          ? std::bit_ceil(static_cast<std::uint64_t>(of))
+                          : static_cast<std::uint64_t>(of);
+  return 2 * of + 2 * static_cast<std::int64_t>(crossing);
+}
+
+/// Two copies of the weights and the KV cache of all generators, where they compute.
+void add_generators(std::vector<memory_item>& items, const model::model_config& c,
+                    const settings& s) {
+  const auto& g = s.generator;
+  const auto device = g.device == compute_device::cuda;
+  // Decoders on the host pack any type with what is staged in fp32, and cache in it.
+  const std::int64_t weight = !device || g.dtype == weight_dtype::fp32  ? fp32
+                              : g.dtype == weight_dtype::bf16           ? 2
+                                                                        : 1;
+  const std::int64_t element = device && g.dtype != weight_dtype::fp32 ? 2 : fp32;
+  const auto cache_tokens = g.kv_cache_tokens > 0
+                              ? g.kv_cache_tokens
+                              : static_cast<std::int64_t>(g.max_batch) * c.max_position_embeddings;
+  const auto per_token = 2 * c.num_hidden_layers * c.key_value_size() * element;
+  auto cache = cache_tokens * per_token;
+  if (g.kv_cache_tokens == 0)
+    cache = std::min<std::int64_t>(cache, std::int64_t{4} << 30);
+  const auto count = std::to_string(g.count) + " × ";
+  items.push_back({"generators: weights", count + "(packed and staged)",
+                   g.count * 2 * parameters_of(c) * weight, device});
+  items.push_back({"generators: KV cache", count + std::to_string(cache / per_token) + " tokens",
+                   g.count * cache, device});
 }
 
 } // namespace
@@ -96,7 +131,8 @@ static void add_beside_the_policy(std::vector<memory_item>& items, const setting
     items.push_back({"trainer: reference", "for the KL penalty", weights, device});
   if (a.critic.kind == critic_kind::model && s.trainer.offload_optimizer) {
     items.push_back({"trainer: critic", "weights and gradients", 2 * weights, device});
-    items.push_back({"trainer: critic's optimizer", "moments, weights, gradients", 4 * weights});
+    items.push_back({"trainer: critic's optimizer", "moments, weights, gradients",
+                     offloaded_bytes(s.trainer, weights)});
   } else if (a.critic.kind == critic_kind::model) {
     items.push_back({"trainer: critic", "weights, gradients and two moments", 4 * weights, device});
   }
@@ -130,7 +166,8 @@ static memory_item optimizer_memory(const trainer_settings& t, std::int64_t para
   const auto over = sharded ? ", over " + std::to_string(dp) + " ranks" : std::string();
   const auto of = parameters / (sharded ? dp : 1) * fp32;
   if (t.offload_optimizer)
-    return {"trainer: optimizer", "two moments, weights, gradients, offloaded" + over, 4 * of};
+    return {"trainer: optimizer", "two moments, weights, gradients, offloaded" + over,
+            offloaded_bytes(t, of)};
   return {"trainer: optimizer", "two moments" + over, 2 * of, t.device == compute_device::cuda};
 }
 
@@ -191,20 +228,7 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
                      s.generator.count * version});
   }
   auto length = c.max_position_embeddings; // prompt and answer
-  auto cache_tokens = s.generator.kv_cache_tokens > 0
-                        ? s.generator.kv_cache_tokens
-                        : static_cast<std::int64_t>(s.generator.max_batch) * length;
-  auto per_token = 2 * c.num_hidden_layers * c.key_value_size() * fp32;
-  auto cache = cache_tokens * per_token;
-  if (s.generator.kv_cache_tokens == 0)
-    cache = std::min<std::int64_t>(cache, std::int64_t{4} << 30);
-  items.push_back({"generators: weights",
-                   std::to_string(s.generator.count) + " × (packed and staged)",
-                   s.generator.count * 2 * n * fp32});
-  items.push_back({"generators: KV cache",
-                   std::to_string(s.generator.count) + " × " + std::to_string(cache / per_token)
-                     + " tokens",
-                   s.generator.count * cache});
+  add_generators(items, c, s);
   auto rollouts = s.replay_capacity() + s.rollout.max_concurrent;
   auto per_rollout = length * (4 + 4 + 4) + 512;
   items.push_back({"replay and ledger", std::to_string(rollouts) + " rollouts of "

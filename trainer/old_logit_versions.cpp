@@ -2,11 +2,11 @@
 
 #include "runtime/config/settings.hpp"
 #include "runtime/model/transformer.hpp"
+#include "trainer/determinism.hpp"
 #include "trainer/old_logit_exact.hpp"
 #include "trainer/old_logit_worker.hpp"
 #include "trainer/version_ring.hpp"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 namespace millrace::trainer {
@@ -20,7 +20,7 @@ struct old_logit_versions::parts {
 
 old_logit_versions::old_logit_versions(const settings& s, const model::model_config& shape) {
   if (s.deterministic)
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    compute_deterministically();
   model::transformer staging(shape);
   staging.requires_gradient(false);
   auto ring = std::make_shared<version_ring>(kept_version_limits(s));

@@ -2,6 +2,7 @@
 
 #include "runtime/config/settings.hpp"
 #include "runtime/model/torch_device.hpp"
+#include "trainer/full_device.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/stopwatch.hpp"
 #include "trainer/version_ring.hpp"
@@ -23,10 +24,13 @@ model::transformer network_like(const model::model_config& shape, const settings
   static constexpr auto option = "algorithm.dedicated.device";
   auto where = s.algorithm.dedicated.device;
   auto last = where == compute_device::cuda ? model::cuda_devices(option) - 1 : 0;
-  model::transformer out(shape, at::TensorOptions(model::torch_device(where, last, option)));
-  out.requires_gradient(false);
-  out.compute_in(s.trainer.compute == compute_dtype::bf16 ? at::kBFloat16 : at::kFloat);
-  return out;
+  const auto device = model::torch_device(where, last, option);
+  return within_worker_memory(s, [&] {
+    model::transformer out(shape, at::TensorOptions(device));
+    out.requires_gradient(false);
+    out.compute_in(s.trainer.compute == compute_dtype::bf16 ? at::kBFloat16 : at::kFloat);
+    return out;
+  });
 }
 
 } // namespace
@@ -39,6 +43,7 @@ struct old_logit_worker::parts {
     bool wanted = false;                  ///< the trainer waits for it
   };
 
+  settings s;
   model::transformer network; ///< holds the weights of `loaded`
   version loaded = no_version;
   std::shared_ptr<version_ring> versions;
@@ -54,8 +59,8 @@ struct old_logit_worker::parts {
   bool trainer_waits = false;
   old_logit_progress total;
 
-  parts(const settings& s, const model::model_config& shape, std::shared_ptr<version_ring> ring)
-      : network(network_like(shape, s)), versions(std::move(ring)),
+  parts(const settings& given, const model::model_config& shape, std::shared_ptr<version_ring> ring)
+      : s(given), network(network_like(shape, s)), versions(std::move(ring)),
         how(scoring_options_of(s)),
         threads(s.algorithm.dedicated.threads), eta(s.rollout.eta),
         room(2 * static_cast<std::size_t>((s.rollout.eta + 1) * s.rollout.batch_size
@@ -214,10 +219,12 @@ bool old_logit_worker::work() {
   stopwatch timer(p.trainer_waits ? p.awaited : p.spent);
   at::set_num_threads(p.threads);
   auto which = p.next_groups(*v);
-  if (p.loaded == *v || p.versions->load(*v, p.network.flat())) {
-    p.loaded = *v;
-    p.compute(*v, which);
-  }
+  within_worker_memory(p.s, [&] {
+    if (p.loaded == *v || p.versions->load(*v, p.network.flat())) {
+      p.loaded = *v;
+      p.compute(*v, which);
+    }
+  });
   // Of a version that isn't kept any more nothing will be known.
   for (auto* r : which)
     r->missing.erase(v->value);

@@ -8,6 +8,7 @@
 #include "trainer/rank_watch.hpp"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
 #include <signal.h>
@@ -92,9 +93,9 @@ rank_processes::~rank_processes() {
 
 rank_mesh::rank_mesh(rank_grid g, int r, std::unique_ptr<rendezvous> meeting,
                      std::unique_ptr<rank_processes> processes, bool on_cuda)
-    : grid(g), rank(r), processes_(std::move(processes)), meeting_(std::move(meeting)) {
-  if (on_cuda)
-    static_cast<void>(model::torch_device(compute_device::cuda, rank, "trainer.device"));
+    : grid(g), rank(r), processes_(std::move(processes)), meeting_(std::move(meeting)),
+      device_(model::torch_device(on_cuda ? compute_device::cuda : compute_device::cpu, rank,
+                                  "trainer.device")) {
   world_ = meeting_->group("world", rank, grid.ranks(), on_cuda);
   data_ = meeting_->group("data" + std::to_string(tensor_index()), data_index(), grid.dp, on_cuda);
   tensor_ = meeting_->group("tensor" + std::to_string(data_index()), tensor_index(), grid.tp,
@@ -104,19 +105,32 @@ rank_mesh::rank_mesh(rank_grid g, int r, std::unique_ptr<rendezvous> meeting,
       for (auto* group : {world_.get(), data_.get(), tensor_.get()})
         group->abandon();
     });
+  // NCCL connects with a group's first operation: now, where it isn't waited for in a step.
+  for (auto* group : {world_.get(), data_.get(), tensor_.get()})
+    if (on_cuda && group->size() > 1) {
+      auto nothing = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
+      group->all_reduce(nothing);
+    }
 }
 
 rank_mesh::~rank_mesh() {
-  auto in_order = std::uncaught_exceptions() == 0;
   if (rank == 0)
     try {
       post("end", "");
     } catch (const std::exception&) {
-      in_order = false; // they have ended before
+      // They have ended before.
     }
-  if (!in_order) // NCCL would wait for the others, to end together
+  for (auto* group : {world_.get(), data_.get(), tensor_.get()})
+    group->abandon(); // nothing is under way, unless ranks are lost
+}
+
+void rank_mesh::agree_on_results() {
+  if (device_.is_cuda()) {
+    model::wait_for(device_);
     for (auto* group : {world_.get(), data_.get(), tensor_.get()})
-      group->abandon();
+      group->check();
+  }
+  world_->barrier();
 }
 
 std::shared_ptr<rank_mesh> rank_mesh::lead(rank_grid grid, std::unique_ptr<rendezvous> meeting,
@@ -169,15 +183,23 @@ void rank_mesh::post(const std::string& what, const std::string& content) {
     if (auto end = processes_->ended(); !end.empty())
       throw rank_lost(end);
   meeting_->post(++posted_, what + "\n" + content);
-  world_->barrier(); // all have read it
+  read_by_all(what);
+}
+
+/// After "end" any rank may break off its communicators: nothing of its own may be under way by then.
+void rank_mesh::read_by_all(const std::string& what) {
+  if (what == "end")
+    model::wait_for(device_);
+  world_->barrier();
 }
 
 rank_mesh::order rank_mesh::next() {
   auto message = meeting_->read(++posted_);
   auto line = message.find('\n');
   ensure(line != std::string::npos, "rank 0 posted an order without a name");
-  world_->barrier();
-  return {message.substr(0, line), message.substr(line + 1)};
+  order next{message.substr(0, line), message.substr(line + 1)};
+  read_by_all(next.what);
+  return next;
 }
 
 // -- starting --------------------------------------------------------------------------------------------

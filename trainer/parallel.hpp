@@ -4,6 +4,8 @@
 #include "runtime/messages.hpp"
 #include "trainer/demonstration.hpp"
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -83,12 +85,18 @@ public:
   struct order {
     std::string what, content;
   };
-  /// Others: the next order. \throws rank_lost
+  /// Others: the next order; all that was under way on the device is done when it is "end".
+  /// \throws rank_lost
   order next();
+
+  /// Once what was begun is done on this rank's device: whether it is right, and done on all of them.
+  /// Every rank calls it. \throws rank_lost
+  void agree_on_results();
 
   [[nodiscard]] rank_processes* processes() { return processes_.get(); }
 
 private:
+  void read_by_all(const std::string& what);
   rank_mesh(rank_grid g, int rank, std::unique_ptr<rendezvous> meeting,
             std::unique_ptr<rank_processes> processes, bool on_cuda);
 
@@ -96,6 +104,7 @@ private:
   std::unique_ptr<rendezvous> meeting_;
   std::unique_ptr<collectives> world_, data_, tensor_;
   std::unique_ptr<rank_watch> watch_; ///< where devices would wait for the dead
+  c10::Device device_;
   std::int64_t posted_ = 0;
 };
 

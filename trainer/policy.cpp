@@ -5,18 +5,17 @@
 #include "runtime/metrics/process.hpp"
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/torch_device.hpp"
+#include "trainer/determinism.hpp"
+#include "trainer/full_device.hpp"
 #include "trainer/policy_parts.hpp"
 #include "trainer/starting_model.hpp"
 #include "trainer/step_batch.hpp"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 namespace fs = std::filesystem;
@@ -68,12 +67,16 @@ policy::parts::parts(const settings& given, const registries* extra,
   reinforcement(network, s, known, mesh.get());
 }
 
-c10::Device trainer_device(const settings& s, const rank_mesh* mesh) {
-  if (s.deterministic && s.trainer.device == compute_device::cuda)
-    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0); // or cuBLAS promises nothing
+void prepare_process(const settings& s) {
+  if (s.deterministic)
+    compute_deterministically();
+  // The trainer's own device is opened where it is asked for.
   const auto others = {s.generator.device, s.algorithm.dedicated.device};
   if (std::ranges::count(others, compute_device::cuda) > 0)
-    model::prepare_for_cuda(); // before any training
+    model::prepare_for_cuda();
+}
+
+c10::Device trainer_device(const settings& s, const rank_mesh* mesh) {
   return model::torch_device(s.trainer.device, mesh ? mesh->rank : 0, "trainer.device");
 }
 
@@ -81,8 +84,6 @@ void policy::parts::enter() const {
   at::set_num_threads(s.trainer.threads);
   if (const auto device = network.device(); device.is_cuda())
     c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
-  if (s.deterministic)
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 }
 
 void policy::parts::begin_warm_up() {
@@ -98,40 +99,32 @@ void policy::parts::begin_reinforcement() {
   reinforce = std::make_unique<reinforcement>(network, s, known, mesh.get());
 }
 
-/// work(), where a full device is told of with what would help.
-template <class Work>
-static auto within_memory(Work work) {
-  try {
-    return work();
-  } catch (const c10::OutOfMemoryError& e) {
-    const std::string why = e.what_without_backtrace();
-    throw user_error("trainer.device: a CUDA device's memory is full (" + why.substr(0, why.find('\n'))
-                     + "); lower trainer.micro_batch_tokens, or set trainer.compute to \"bf16\", "
-                       "trainer.activation_checkpointing or trainer.offload_optimizer; `millrace "
-                       "check` tells what takes how much");
-  }
-}
-
 supervised_statistics policy::parts::do_warm_up(std::span<const demonstration> batch) {
   enter();
-  auto result = within_memory([&] {
+  auto result = within_trainer_memory(s, [&] {
     begin_warm_up();
-    return warm_up->step(batch);
+    auto done = warm_up->step(batch);
+    collect_model();
+    return done;
   });
+  if (mesh)
+    mesh->agree_on_results();
   warm_up_steps = warm_up->steps();
-  collect_model();
   return result;
 }
 
 step_statistics policy::parts::do_step(version from, std::span<const scored_group> groups,
                                        const old_logit_supply& supply) {
   enter();
-  auto result = within_memory([&] {
+  auto result = within_trainer_memory(s, [&] {
     begin_reinforcement();
-    return reinforce->step(from, groups, supply);
+    auto done = reinforce->step(from, groups, supply);
+    collect_model();
+    return done;
   });
+  if (mesh)
+    mesh->agree_on_results();
   at = from.next();
-  collect_model();
   result.peak_rss_bytes = read_process_usage().peak_resident_bytes;
   if (mesh)
     result.peak_rss_bytes = mesh->world().largest(result.peak_rss_bytes);
@@ -153,10 +146,13 @@ policy::~policy() = default;
 
 policy policy::create(const settings& s, const registries* known, std::shared_ptr<rank_mesh> mesh) {
   static_cast<void>(check_algorithm(s, known));
+  prepare_process(s);
   static_cast<void>(trainer_device(s, mesh.get())); // told before anything is loaded
   auto loaded = starting_model(s);
   auto ranks = with_ranks(s, std::move(mesh), loaded.network.config());
-  return policy(std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded)));
+  return within_trainer_memory(s, [&] {
+    return policy(std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded)));
+  });
 }
 
 /// work(), where the end of a rank is told by its name if the system knows of it.
@@ -203,8 +199,10 @@ std::shared_ptr<old_logit_worker> policy::old_logit_helper() {
   if (parts_->s.algorithm.old_logits != old_logits_source::dedicated)
     return nullptr;
   parts_->enter();
-  parts_->begin_reinforcement();
-  return parts_->reinforce->old_logit_helper(parts_->at);
+  return within_trainer_memory(parts_->s, [&] {
+    parts_->begin_reinforcement();
+    return parts_->reinforce->old_logit_helper(parts_->at);
+  });
 }
 
 std::vector<std::string> policy::remarks() const { return parts_->remarks; }

@@ -72,7 +72,7 @@ struct policy::parts {
   /// From the parts of rank 0's replica to its whole tensor. Called on all ranks of that replica.
   void gather(const std::string& name, const at::Tensor& own, at::Tensor whole_value) const;
   [[nodiscard]] std::int64_t whole_size(const std::string& name, int dimension) const;
-  void spread_model() const; ///< rank 0's values to all
+  void spread_model() const; ///< rank 0's values to all, which then know that they have come
   void collect_model();      ///< rank 0's whole model follows its replica
 
   // -- checkpoints ---------------------------------------------------------------------------------
@@ -90,10 +90,17 @@ struct policy::parts {
   /// Training tensors as they go into a checkpoint: whole ones, on rank 0. `memory` holds those that
   /// were put together from parts.
   std::vector<tensor_view> collected_tensors(std::vector<at::Tensor>& memory) const;
-  void keep_state() const; ///< after collected_tensors() were used: each rank has its part again
+  /// After collected_tensors() were used, and after fill_tensors(): each rank has its part again, and
+  /// knows that nothing was lost on the way. Called on all ranks.
+  void keep_state() const;
   /// Rank 0 has `file`; every rank fills its training tensors.
   void fill_tensors(const std::function<const std::byte*(const tensor_view&)>& file) const;
 };
+
+/// What libtorch must be told before anything is computed: deterministic kernels only, where these are
+/// wanted; and CUDA for the actors beside the trainer, as a backward pass before it would hide CUDA from
+/// them. Once in each process that trains.
+void prepare_process(const settings& s);
 
 /// What the trainer's rank of this process computes on. \throws user_error
 c10::Device trainer_device(const settings& s, const rank_mesh* mesh);

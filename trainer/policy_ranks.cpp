@@ -3,6 +3,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "trainer/full_device.hpp"
 #include "trainer/policy_parts.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -83,13 +84,14 @@ void policy::parts::spread_model() const {
   if (mesh->grid.tp == 1) {
     auto flat = network.flat().detach();
     mesh->world().broadcast(flat, 0);
-    return;
+  } else {
+    for (std::size_t i = 0; i < network.parameters().size(); ++i) {
+      const auto& p = network.parameters()[i];
+      hand_out(p.name, whole ? whole->parameters()[i].value.detach() : at::Tensor(),
+               p.value.detach());
+    }
   }
-  for (std::size_t i = 0; i < network.parameters().size(); ++i) {
-    const auto& p = network.parameters()[i];
-    hand_out(p.name, whole ? whole->parameters()[i].value.detach() : at::Tensor(),
-             p.value.detach());
-  }
+  mesh->agree_on_results();
 }
 
 void policy::parts::collect_model() {
@@ -160,8 +162,11 @@ void follow_rank(int rank, const std::string& endpoint, double timeout_s,
   auto s = parse_settings(given.at("settings").get<std::string>(), "the settings of rank 0");
   if (prepare)
     prepare(s);
+  prepare_process(s);
   auto config = model::from_json(given.at("model"), "the model of rank 0");
-  policy::parts(s, nullptr, mesh, {model::transformer(config), nullptr}).follow();
+  within_trainer_memory(s, [&] {
+    policy::parts(s, nullptr, mesh, {model::transformer(config), nullptr}).follow();
+  });
 }
 
 } // namespace millrace::trainer

@@ -6,6 +6,7 @@
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/safetensors.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "trainer/full_device.hpp"
 #include "trainer/policy_parts.hpp"
 #include "trainer/starting_model.hpp"
 #include "trainer/tensor_memory.hpp"
@@ -87,7 +88,7 @@ policy::parts::collected_tensors(std::vector<at::Tensor>& memory) const {
     auto slice = model::slice_of(network.whole_config(), v.name, 0, mesh->grid.tp);
     if (slice.dimension >= 0)
       shape[static_cast<std::size_t>(slice.dimension)] = whole_size(v.name, slice.dimension);
-    auto all = mesh->rank == 0 ? at::empty(shape, own.options()) : at::Tensor();
+    auto all = mesh->rank == 0 ? at::empty(shape, at::kFloat) : at::Tensor(); // on the host
     gather(v.name, own, all);
     if (mesh->rank == 0) {
       v = view_of(v.name, all);
@@ -100,6 +101,8 @@ policy::parts::collected_tensors(std::vector<at::Tensor>& memory) const {
 void policy::parts::keep_state() const {
   if (auto* o = optimizer(); o && mesh)
     o->scatter_state();
+  if (mesh)
+    mesh->agree_on_results();
 }
 
 // -- saving --------------------------------------------------------------------------------------------
@@ -135,9 +138,11 @@ policy_snapshot policy::snapshot(const fs::path& shards) const {
     };
   } else {
     p.lead("collect");
-    std::vector<at::Tensor> put_together;
-    s->training = copy_of(p.collected_tensors(put_together));
-    p.keep_state();
+    within_trainer_memory(p.s, [&] {
+      std::vector<at::Tensor> put_together;
+      s->training = copy_of(p.collected_tensors(put_together));
+      p.keep_state();
+    });
   }
   s->model = copy_of(views());
   s->at = p.at;
@@ -256,16 +261,20 @@ policy policy::load(const settings& s, const fs::path& folder, const registries*
   if (!state.is_object())
     throw user_error((in ? path.string() + " is not valid JSON" : "cannot read " + path.string())
                      + ": this is no checkpoint that training can go on from");
+  prepare_process(s);
   auto loaded = model_from_folder(s, folder / model_folder, "checkpoint");
   auto config = loaded.network.config();
   auto ranks = with_ranks(s, std::move(mesh), config);
-  auto p = std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded));
+  std::unique_ptr<parts> p;
   try {
-    p->lead("restore", state.dump());
-    p->restore(state);
-    saved_tensors saved(folder, state, config);
-    p->fill_tensors(std::ref(saved));
-    p->restore_rest(state);
+    within_trainer_memory(s, [&] {
+      p = std::make_unique<parts>(s, known, std::move(ranks), std::move(loaded));
+      p->lead("restore", state.dump());
+      p->restore(state);
+      saved_tensors saved(folder, state, config);
+      p->fill_tensors(std::ref(saved));
+      p->restore_rest(state);
+    });
   } catch (const nlohmann::json::exception& e) {
     throw user_error(path.string() + " can't be understood: " + e.what());
   }

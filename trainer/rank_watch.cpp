@@ -1,9 +1,12 @@
 #include "trainer/rank_watch.hpp"
 
+#include "runtime/log.hpp"
+
 #include <ATen/ops/full.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
+#include <string>
 
 namespace millrace::trainer {
 
@@ -42,7 +45,11 @@ void rank_watch::listen(const peer& p) {
     return;
   if (rank_ == 0)
     say(loss);
-  lost_();
+  try {
+    lost_();
+  } catch (const std::exception& e) {
+    log::warning("trainer", std::string("telling of a lost rank failed: ") + e.what());
+  }
 }
 
 void rank_watch::say(std::int64_t word) {

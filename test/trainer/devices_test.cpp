@@ -9,6 +9,7 @@
 #include "runtime/model/torch_device.hpp"
 #include "runtime/model/transformer_ops.hpp"
 #include "trainer/c10d_backends.hpp"
+#include "trainer/full_device.hpp"
 #include "trainer/memory_estimate.hpp"
 #include "trainer/old_logit_worker.hpp"
 #include "trainer/policy.hpp"
@@ -22,6 +23,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <bit>
 #include <chrono>
 #include <numeric>
 
@@ -282,7 +284,31 @@ TEST_CASE("memory: what is on a CUDA device, and what is not") {
   REQUIRE(host < on_cpu);
   s.trainer.offload_optimizer = true;
   REQUIRE(device_total(trainer_memory(c, s)) == there - 8 * n);
-  REQUIRE(total(trainer_memory(c, s)) == host + 16 * n);
+  const auto pages = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * n)));
+  REQUIRE(pages > 4 * n); // or it would show nothing
+  REQUIRE(total(trainer_memory(c, s)) == host + 8 * n + 2 * pages);
+  s.trainer.device = compute_device::cpu;
+  REQUIRE(total(trainer_memory(c, s)) == on_cpu + 8 * n);
+}
+
+TEST_CASE("memory: generators on CUDA devices, in what they compute in") {
+  auto s = tiny_settings();
+  auto c = tiny_config();
+  const auto n = parameters_of(c);
+  s.generator.count = 3;
+  s.generator.kv_cache_tokens = 100;
+  const auto cache = 100 * 2 * c.num_hidden_layers * c.key_value_size();
+  const auto on_host = total(run_memory(c, s)); // fp32
+  REQUIRE(device_total(run_memory(c, s)) == 0);
+  s.generator.device = compute_device::cuda;
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 4 + cache * 4));
+  REQUIRE(total(run_memory(c, s)) == on_host - 3 * (2 * n * 4 + cache * 4));
+  s.generator.dtype = weight_dtype::bf16;
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 2 + cache * 2));
+  const auto published = total(run_memory(c, s));
+  s.generator.dtype = weight_dtype::fp8;
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n + cache * 2));
+  REQUIRE(total(run_memory(c, s)) == published); // as bf16
 }
 
 namespace {
@@ -312,8 +338,17 @@ TEST_CASE("a device whose memory is full is told of in one line, with what helps
     INFO(text);
     REQUIRE_THAT(text, Catch::StartsWith("trainer.device: ") && Catch::Contains("2.00 GiB")
                          && Catch::Contains("trainer.micro_batch_tokens"));
+    REQUIRE_THAT(text, Catch::Contains("trainer.offload_optimizer")
+                         && Catch::Contains("trainer.activation_checkpointing"));
     REQUIRE(text.find('\n') == std::string::npos);
   }
+  auto s = tiny_settings(); // nothing is advised that is so already
+  s.trainer.compute = compute_dtype::bf16;
+  s.trainer.activation_checkpointing = s.trainer.offload_optimizer = true;
+  REQUIRE(less_trainer_memory(s) == "lower trainer.micro_batch_tokens");
+  REQUIRE_THROWS_WITH(
+    within_worker_memory(s, [] { C10_THROW_ERROR(OutOfMemoryError, "CUDA out of memory."); }),
+    Catch::StartsWith("algorithm.dedicated.device: ") && Catch::Contains("\"cpu\""));
 }
 
 TEST_CASE("NCCL without a device, or without CUDA, is refused in one line") {
@@ -326,7 +361,7 @@ TEST_CASE("NCCL without a device, or without CUDA, is refused in one line") {
   } catch (const user_error& e) {
     const std::string text = e.what();
     INFO(text);
-    REQUIRE_THAT(text, Catch::StartsWith("trainer.parallel.backend: NCCL"));
+    REQUIRE_THAT(text, Catch::StartsWith("trainer.device: NCCL"));
     REQUIRE_THAT(text, Catch::Contains("set trainer.device to \"cpu\"")
                          || Catch::Contains("./quickstart build"));
     REQUIRE(text.find('\n') == std::string::npos);

@@ -96,8 +96,59 @@ TEST_CASE("groups that were abandoned throw rank_lost at their next operation") 
   auto meeting = rendezvous::host(0, timeout);
   auto group = meeting->group("alone", 0, 1);
   group->barrier();
+  group->check();
   group->abandon();
+  REQUIRE_THROWS_AS(group->check(), rank_lost);
   REQUIRE_THROWS_AS(group->barrier(), rank_lost);
+  auto local = local_collectives(2);
+  local[0]->check();
+  local[1]->abandon();
+  REQUIRE_THROWS_AS(local[0]->check(), rank_lost);
+  REQUIRE_THROWS_AS(local[0]->barrier(), rank_lost);
+}
+
+TEST_CASE("a watch survives what is called when a rank is lost") {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<c10::intrusive_ptr<c10d::Backend>> backends(2);
+  std::unique_ptr<rank_watch> watch;
+  std::atomic<int> told = 0;
+  on_threads(2, [&](int r) {
+    backends[static_cast<std::size_t>(r)] = gloo_backend(store, r, 2, timeout, true);
+    if (r == 0)
+      watch = std::make_unique<rank_watch>(backends[0], 0, 2, [&] {
+        ++told;
+        throw std::runtime_error("it can't be broken off");
+      });
+  });
+  backends[1].reset();
+  for (int i = 0; i < 2000 && told == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  REQUIRE(told == 1);
+}
+
+TEST_CASE("results are agreed on by all ranks, or rank_lost is thrown") {
+  const rank_grid grid{.dp = 2, .tp = 1};
+  for (bool dies : {false, true}) {
+    auto meeting = rendezvous::host(0, timeout);
+    const auto port = meeting->port();
+    std::atomic<int> agreed = 0, lost = 0;
+    on_threads(2, [&](int r) {
+      auto mesh = r == 0 ? rank_mesh::lead(grid, std::move(meeting), nullptr)
+                         : rank_mesh::join(r, rendezvous::join("127.0.0.1", port, timeout));
+      if (dies && r == 1)
+        return;
+      try {
+        mesh->agree_on_results();
+        ++agreed;
+        if (r == 1)
+          ensure(mesh->next().what == "end", "rank 0 ends");
+      } catch (const rank_lost&) {
+        ++lost;
+      }
+    });
+    REQUIRE(agreed == (dies ? 0 : 2));
+    REQUIRE(lost == (dies ? 1 : 0));
+  }
 }
 
 TEST_CASE("zero1 with an offloaded optimiser: the same bits as without") {
