@@ -261,7 +261,7 @@ void quantise_rows(const float* x, int64_t x_stride, std::byte* out, int64_t out
       }
       const float largest = max_of(most);
       const float scale = largest / 127.0F + sum_of(strange);
-      const float inverse = largest > 0 ? 127.0F / largest : 0.0F;
+      const float inverse = largest > 1e-30F ? 127.0F / largest : 0.0F; // else it may be infinite
       const int32_t sum = quantise_group(group, inverse, out + g * i8_group_bytes);
       const int32_t correction = -128 * sum;
       std::byte* scales = out + groups * i8_group_bytes + g * 4;
