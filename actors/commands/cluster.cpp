@@ -49,7 +49,8 @@ public:
     for (const auto& n : options_.cluster.nodes)
       here.insert(n.name);
     std::string names;
-    for (const auto& n : nlohmann::json::parse(ask(status_atom::value))["nodes"]) {
+    const auto status = nlohmann::json::parse(ask(status_atom::value));
+    for (const auto& n : status["nodes"]) {
       there.insert(n["name"].get<std::string>());
       names += (names.empty() ? "" : ", ") + n["name"].get<std::string>();
     }
