@@ -168,6 +168,14 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   CHECK(confused.ends(30) == 2);
   CHECK_THAT(confused.said(), Catch::Contains("cluster.tls.certificate")
                                 && Catch::Contains("holds no certificate"));
+  // Another training's configuration, at the same port, ends nothing.
+  auto other = swapped;
+  other["cluster"]["tls"] = {{"ca", files.ca}, {"certificate", files.certificate}, {"key", files.key}};
+  other["cluster"]["nodes"][1]["name"] = "gen7";
+  watched mistaken({"down", write(folder.path() / "another.json", other)});
+  CHECK(mistaken.ends(30) == 2);
+  CHECK_THAT(mistaken.said(), Catch::Contains("is another one: its nodes are ")
+                                && Catch::Contains("gen0"));
   const int silent = connect_to(j["cluster"]["nodes"][0]["port"].get<int>());
   knock(j["cluster"]["nodes"][0]["port"].get<int>());
   CHECK(up.said().find("is gone") == std::string::npos); // they cut nobody's link
