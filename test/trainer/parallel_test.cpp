@@ -3,6 +3,7 @@
 #include "policy_loss/token_logprobs.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "test/trainer/rank_threads.hpp"
 #include "test/trainer/ranks.hpp"
 #include "test/trainer/scratch_folder.hpp"
 #include "trainer/collectives.hpp"
@@ -28,22 +29,7 @@ namespace {
 /// work(rank's collectives) on a thread for each of n ranks.
 void on_ranks(int n, const std::function<void(collectives&)>& work) {
   auto ranks = local_collectives(n);
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
-  for (int r = 0; r < n; ++r)
-    threads.emplace_back([&, r] {
-      at::set_num_threads(1);
-      try {
-        work(*ranks[static_cast<std::size_t>(r)]);
-      } catch (...) {
-        errors[static_cast<std::size_t>(r)] = std::current_exception();
-      }
-    });
-  for (auto& t : threads)
-    t.join();
-  for (auto& e : errors)
-    if (e)
-      std::rethrow_exception(e);
+  on_threads(n, [&](int r) { work(*ranks[static_cast<std::size_t>(r)]); });
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #include "trainer/rank_watch.hpp"
 
 #include "runtime/error.hpp"
+#include "test/trainer/rank_threads.hpp"
 #include "test/trainer/toy.hpp"
 #include "trainer/adamw.hpp"
 #include "trainer/c10d_backends.hpp"
@@ -24,26 +25,6 @@ using namespace millrace::toy;
 namespace {
 
 constexpr auto timeout = std::chrono::seconds(60);
-
-/// work(rank) on a thread for each of n ranks.
-void on_threads(int n, const std::function<void(int)>& work) {
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
-  for (int r = 0; r < n; ++r)
-    threads.emplace_back([&, r] {
-      at::set_num_threads(1);
-      try {
-        work(r);
-      } catch (...) {
-        errors[static_cast<std::size_t>(r)] = std::current_exception();
-      }
-    });
-  for (auto& t : threads)
-    t.join();
-  for (auto& e : errors)
-    if (e)
-      std::rethrow_exception(e);
-}
 
 struct watched_ranks {
   c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
