@@ -8,7 +8,7 @@
 #include <csignal>
 
 using namespace millrace;
-using test::read, test::tiny_cluster, test::watched, test::write;
+using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
 
 namespace {
 
@@ -31,17 +31,20 @@ nlohmann::json with_plugins(int steps) {
 
 TEST_CASE("cluster: plugins work in the nodes that need them, also in one that starts again") {
   scratch_folder folder("millrace-test");
-  auto config = write(folder.path() / "c.json", with_plugins(150));
+  auto config = write(folder.path() / "c.json", with_plugins(endless));
   auto run = folder.path() / "run";
   watched up({"up", config, "--run-dir", run.string()});
-  INFO(up.said());
   REQUIRE(up.says("node judge is up"));
   REQUIRE(up.says("node gen0 is up"));
-  kill(up.node("gen0"), SIGKILL);
+  const auto first_life = up.node("gen0");
+  kill(first_life, SIGKILL);
   REQUIRE(up.says("node gen0 is gone"));
-  CHECK(up.ends() == 0);
+  REQUIRE(up.comes_back("gen0", first_life));
+  CHECK(up.trains_on(150));
+  CHECK(watched({"down", config}).ends(30) == 0);
+  CHECK(up.ends(30) == 130);
   auto summary = read(run / "summary.json");
-  CHECK(summary["steps"] == 150);
+  check_accounts(summary, 16);
   CHECK(summary["rollouts"]["failed"] == 0);
   CHECK(std::filesystem::exists(run / "groups.jsonl"));
 }

@@ -55,6 +55,14 @@ nlohmann::json read(const std::filesystem::path& file) {
   return nlohmann::json::parse(in);
 }
 
+void check_accounts(const nlohmann::json& summary, int batch) {
+  auto& r = summary["rollouts"];
+  CHECK(r["trained"] == summary["steps"].get<int>() * batch);
+  CHECK(r["admitted"].get<int>() == r["trained"].get<int>() + r["dropped"].get<int>()
+                                      + r["filtered"].get<int>() + r["failed"].get<int>()
+                                      + r["in_flight"].get<int>());
+}
+
 watched::watched(const std::vector<std::string>& arguments, std::vector<std::string> prefix)
   : processes_([this](const std::string&, std::string_view line) { said_ += std::string(line) + "\n"; }) {
   auto all = std::move(prefix);
@@ -63,23 +71,51 @@ watched::watched(const std::vector<std::string>& arguments, std::vector<std::str
   processes_.start("program", all);
 }
 
-template <class Done>
-void watched::wait(Done done, double seconds) {
+void watched::wait(const std::function<bool()>& done, double seconds) {
   auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (status_ < 0 && !done() && std::chrono::steady_clock::now() < end)
     for (const auto& e : processes_.watch(0.05))
       status_ = e.status;
 }
 
+bool watched::comes_true(const std::function<bool()>& event, double seconds) {
+  wait(event, seconds);
+  if (event())
+    return true;
+  UNSCOPED_INFO("said" << (status_ < 0 ? " so far" : ", before it ended") << ":\n" << said_);
+  return false;
+}
+
 bool watched::says(const std::string& text, double seconds) {
-  auto said = [&] { return said_.find(text) != std::string::npos; };
-  wait(said, seconds);
-  return said();
+  return comes_true([&] { return said_.find(text) != std::string::npos; }, seconds);
+}
+
+bool watched::trains_on(int steps, double seconds) {
+  return comes_true([this, last = this->steps() + steps] { return this->steps() >= last; }, seconds);
+}
+
+bool watched::comes_back(const std::string& name, pid_t first_life, double seconds) {
+  return comes_true([&] { return node(name) != first_life; }, seconds);
+}
+
+bool watched::has_checkpoint(const std::filesystem::path& run, double seconds) {
+  return comes_true([&] { return exists(run / "checkpoints" / "latest"); }, seconds);
 }
 
 int watched::ends(double seconds) {
   wait([] { return false; }, seconds);
+  if (status_ < 0)
+    UNSCOPED_INFO("said, without ending:\n" << said_);
   return status_;
+}
+
+int watched::steps() const {
+  const std::string key = "step ";
+  const auto none = std::string::npos;
+  for (auto at = said_.rfind(key); at != none; at = at == 0 ? none : said_.rfind(key, at - 1))
+    if (const int n = std::atoi(said_.c_str() + at + key.size()); n > 0)
+      return n;
+  return 0;
 }
 
 pid_t watched::node(const std::string& name) const {

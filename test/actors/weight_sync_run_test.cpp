@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 using namespace millrace;
-using test::read, test::tiny_cluster, test::watched, test::write;
+using test::endless, test::read, test::tiny_cluster, test::watched, test::write;
 namespace fs = std::filesystem;
 
 namespace {
@@ -121,7 +121,7 @@ TEST_CASE("cluster: changes only give the same training, bit by bit") {
 TEST_CASE("cluster: changes only save most of the bytes") {
   scratch_folder folder("millrace-test");
   auto j = in_step(true);
-  j["run"]["steps"] = 100'000;
+  j["run"]["steps"] = endless;
   auto run = folder.path() / "run";
   watched up({"up", write(folder.path() / "c.json", j), "--run-dir", run.string()});
   REQUIRE(up.says("step   10"));
@@ -134,7 +134,7 @@ TEST_CASE("cluster: changes only save most of the bytes") {
 
 TEST_CASE("cluster: 10,000 strangers at the port of the weights leave nothing behind") {
   scratch_folder folder("millrace-test");
-  auto j = tiny_cluster(100'000);
+  auto j = tiny_cluster(endless);
   j["weight_sync"]["transport"] = GENERATE("tcp", "auto");
   auto run = folder.path() / "run";
   watched up({"up", write(folder.path() / "c.json", j), "--run-dir", run.string()});
