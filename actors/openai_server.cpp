@@ -51,6 +51,8 @@ struct exchange {
         if (!u->error.empty())
           throw api_error(500, u->error, "", "server_error");
         answer_tokens += static_cast<std::int64_t>(u->tokens.size());
+        if (u->youngest != no_version)
+          writer.sampled_by(u->youngest);
         if (!take(static_cast<std::int32_t>(p) * request.n + u->index, *u))
           return false;
         open -= u->finish != finish_reason::none ? 1 : 0;
@@ -63,7 +65,7 @@ void write_whole(exchange& x, httplib::DataSink& sink) {
   std::vector<json> choices(static_cast<std::size_t>(x.request.n) * x.tickets.size());
   const bool there = x.follow(sink, [&](std::int32_t index, const generation::answer_update& u) {
     choices[static_cast<std::size_t>(index)] =
-      x.writer.choice(index, {u.text, u.tokens, u.logp}, u.finish);
+      x.writer.choice(index, {u.text, u.tokens, u.logp, u.likeliest}, u.finish);
     return true;
   });
   if (!there)
@@ -81,6 +83,7 @@ void write_stream(exchange& x, httplib::DataSink& sink, const model::tokenizer& 
   struct told {
     model::answer_text text;
     bool begun = false;
+    std::int64_t characters = 0;
   };
   std::vector<told> answers;
   for (std::size_t i = 0; i < static_cast<std::size_t>(x.request.n) * x.tickets.size(); ++i)
@@ -89,7 +92,9 @@ void write_stream(exchange& x, httplib::DataSink& sink, const model::tokenizer& 
   const bool there = x.follow(sink, [&](std::int32_t index, const generation::answer_update& u) {
     auto& a = answers[static_cast<std::size_t>(index)];
     auto& count = counts[static_cast<std::size_t>(index)];
-    told_tokens t{{}, u.tokens, u.logp};
+    told_tokens t{{}, u.tokens, u.logp, u.likeliest, a.characters};
+    if (x.request.logprobs)
+      a.characters += x.writer.characters_of(u.tokens);
     for (const auto token : u.tokens)
       t.text += a.text.add(token, ++count >= x.request.sampling.min_tokens);
     const bool ends = u.finish != finish_reason::none;
@@ -121,7 +126,10 @@ struct server::parts {
   std::int64_t began = now_s();
 
   parts(const server_options& o, generation::generation_service& g, const served_model& m)
-    : options(o), service(g), served(m) {}
+    : options(o), service(g), served(m) {
+    served.specials = special_names(*served.tokens);
+    served.run = run_id;
+  }
 
   void routes();
   void complete(const httplib::Request& in, httplib::Response& out, bool chat);
@@ -142,7 +150,8 @@ void server::parts::complete(const httplib::Request& in, httplib::Response& out,
   x->stopping = &stopping;
   for (const auto& p : x->request.prompts) {
     x->prompt_tokens += static_cast<std::int64_t>(p.size());
-    auto t = service.start(p, x->request.sampling, x->request.n, x->request.stream);
+    auto t = service.start(p, x->request.sampling, x->request.n, x->request.stream,
+                           static_cast<std::size_t>(x->request.top_logprobs));
     if (!t)
       throw api_error(503, "the server is busy: its queue is full", "", "server_error");
     x->tickets.push_back(std::move(*t));
@@ -172,7 +181,8 @@ void server::parts::reload(const httplib::Request& in, httplib::Response& out) {
     throw api_error(400, "expected {\"path\": \"a model folder on the server's machine\"}", "path");
   try {
     const auto v = service.reload(body["path"].get<std::string>());
-    answer(out, 200, {{"version", v.value}, {"path", body["path"]}});
+    answer(out, 200, {{"version", v.value}, {"path", body["path"]},
+                      {"system_fingerprint", system_fingerprint(run_id, v)}});
   } catch (const user_error& e) {
     throw api_error(400, e.what(), "path");
   }
@@ -185,7 +195,7 @@ void server::parts::routes() {
         if (!options.token.empty()
             && in.get_header_value("Authorization") != "Bearer " + options.token)
           throw api_error(401, "expected the header Authorization: Bearer TOKEN, with the server's "
-                               "token", "", "authentication_error");
+                               "token", "", "authentication_error", "invalid_api_key");
         handler(in, out);
       } catch (const api_error& e) {
         answer(out, e.status, e.body());

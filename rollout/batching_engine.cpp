@@ -48,6 +48,17 @@ void batching_engine::submit(generation_task task) {
   waiting_.push_back(std::move(s));
 }
 
+void batching_engine::watch(rollout_id id, std::shared_ptr<likely_tokens> into) {
+  if (options_.draw) // whose distribution only the plugin knows
+    return engine::watch(id, nullptr);
+  const auto is_it = [&](const held& s) { return s->answer.id == id; };
+  const auto w = std::find_if(waiting_.begin(), waiting_.end(), is_it);
+  const auto r = std::find_if(running_.begin(), running_.end(), is_it);
+  ensure(w != waiting_.end() || r != running_.end(),
+         [&] { return "rollout " + to_string(id) + " is nowhere"; });
+  (w != waiting_.end() ? *w : *r)->watched = std::move(into);
+}
+
 bool batching_engine::cancel(rollout_id id) {
   if (ids_.erase(id) == 0)
     return false;

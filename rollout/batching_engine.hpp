@@ -36,6 +36,7 @@ public:
   }
 
   void submit(generation_task task) override;
+  void watch(rollout_id id, std::shared_ptr<likely_tokens> into) override;
   bool cancel(rollout_id id) override;
   std::vector<rollout> step() override;
   std::vector<rollout> drain() override;

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "runtime/ids.hpp"
 #include "rollout/sampler.hpp"
+#include "runtime/error.hpp"
+#include "runtime/ids.hpp"
 #include "runtime/kv_policy.hpp"
 #include "runtime/messages.hpp"
 #include "runtime/model/decoder.hpp"
@@ -40,6 +41,12 @@ struct engine_options {
   std::function<double()> clock;
 };
 
+/// The likeliest tokens at each position that a rollout samples, for who asked (engine::watch).
+struct likely_tokens {
+  std::size_t count = 0; ///< wanted at each position
+  std::vector<std::vector<likely_token>> positions; ///< sampled since then, oldest first
+};
+
 /// Counters since the engine was made.
 struct engine_statistics {
   std::int64_t steps = 0;
@@ -65,6 +72,13 @@ public:
   /// when it can't be generated from (no prompt token, an id outside the vocabulary, arrays of
   /// unequal length, longer than the context), invariant_error when its id is here already.
   virtual void submit(generation_task task) = 0;
+
+  /// From its next token on, notes the likeliest tokens at each of a submitted rollout's positions,
+  /// in step() and before it returns that token. Throws user_error where the engine can't tell.
+  virtual void watch(rollout_id id, std::shared_ptr<likely_tokens> /*into*/) {
+    throw user_error("rollout " + to_string(id) + ": this engine tells the sampled token's log-prob, "
+                     "but not those of other likely ones");
+  }
 
   /// Forgets a rollout, running or waiting; false when it isn't here.
   virtual bool cancel(rollout_id id) = 0;

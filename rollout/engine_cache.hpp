@@ -1,5 +1,6 @@
 #pragma once
 
+#include "rollout/engine.hpp"
 #include "runtime/ids.hpp"
 #include "runtime/messages.hpp"
 #include "runtime/model/answer_text.hpp"
@@ -18,6 +19,7 @@ struct sequence {
   rollout answer;
   sampling_params sampling;
   std::unique_ptr<model::answer_text> stops; ///< where the sampling has stop strings
+  std::shared_ptr<likely_tokens> watched; ///< where somebody asked for them
   std::uint64_t order = 0; ///< of submission
   std::vector<std::int32_t> blocks;
   std::int32_t cached = 0;   ///< leading tokens whose keys and values are in the blocks

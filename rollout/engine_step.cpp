@@ -125,8 +125,12 @@ sampled_token batching_engine::draw(const sequence& s, std::size_t row, sampler&
                          static_cast<std::size_t>(decoder_->config().vocab_size));
   const auto forbidden = may_not_end ? std::span<const std::int32_t>(options_.stop_tokens)
                                      : std::span<const std::int32_t>();
-  return options_.draw ? options_.draw(logits, s.sampling, decides, forbidden)
-                       : by.sample(logits, s.sampling, decides, forbidden);
+  if (options_.draw)
+    return options_.draw(logits, s.sampling, decides, forbidden);
+  const auto drawn = by.sample(logits, s.sampling, decides, forbidden);
+  if (s.watched)
+    s.watched->positions.push_back(by.likeliest(logits, s.sampling, drawn, s.watched->count));
+  return drawn;
 }
 
 /// Draws for the whole batch, by all threads: a vocabulary is long.

@@ -16,6 +16,7 @@ struct generation_service::call {
   std::int64_t group = 0;
   std::int32_t open = 0;             ///< answers that are not finished; the service's mutex
   std::vector<std::int32_t> told;    ///< by answer: tokens that were delivered; the thread's
+  std::vector<std::shared_ptr<likely_tokens>> watched; ///< by answer, where asked for; the thread's
   bool stream = false;
 
   void push(answer_update u) {
@@ -55,11 +56,14 @@ generation_service::~generation_service() {
 }
 
 std::optional<generation_service::ticket> generation_service::start(
-  std::vector<std::int32_t> prompt, const sampling_params& sampling, std::int32_t n, bool stream) {
+  std::vector<std::int32_t> prompt, const sampling_params& sampling, std::int32_t n, bool stream,
+  std::size_t likeliest) {
   auto c = std::make_shared<call>();
   c->stream = stream;
   c->open = n;
   c->told.assign(static_cast<std::size_t>(n), 0);
+  for (std::int32_t i = 0; i < n && likeliest > 0; ++i)
+    c->watched.push_back(std::make_shared<likely_tokens>(likely_tokens{likeliest, {}}));
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ || outstanding_ + static_cast<std::size_t>(n) > limits_.max_waiting)
@@ -138,10 +142,14 @@ void generation_service::admit() {
   }
   cancelled_.clear();
   for (auto& p : incoming_) {
-    const auto index = p.task.so_far.id.sample;
+    const auto id = p.task.so_far.id;
+    const auto index = id.sample;
     try {
       engine_->submit(std::move(p.task));
+      if (!p.owner->watched.empty())
+        engine_->watch(id, p.owner->watched[static_cast<std::size_t>(index)]);
     } catch (const std::exception& e) {
+      engine_->cancel(id);
       --outstanding_;
       if (--p.owner->open == 0)
         calls_.erase(p.owner->group);
@@ -172,6 +180,11 @@ void generation_service::deliver(const rollout& r, bool finished) {
   const auto from = r.prompt_length + told;
   u.tokens.assign(r.tokens.begin() + from, r.tokens.end());
   u.logp.assign(r.behaviour_logp.begin() + from, r.behaviour_logp.end());
+  u.youngest = {r.versions.back()};
+  if (!c->watched.empty()) {
+    const auto& all = c->watched[static_cast<std::size_t>(r.id.sample)]->positions;
+    u.likeliest.assign(all.begin() + told, all.begin() + r.generated());
+  }
   told = r.generated();
   c->push(std::move(u));
 }

@@ -22,6 +22,9 @@ struct answer_update {
   std::int32_t index = 0; ///< of n
   std::vector<std::int32_t> tokens;
   std::vector<float> logp; ///< of these tokens, under the distribution sampled from
+  /// By token, where asked for: the likeliest ones of that distribution.
+  std::vector<std::vector<likely_token>> likeliest;
+  version youngest = no_version; ///< of the weights that sampled the answer so far
   finish_reason finish = finish_reason::none;
   std::string text;  ///< the whole answer's, when finished
   std::string error; ///< why there will be no answer
@@ -61,9 +64,9 @@ public:
   };
 
   /// Starts n answers to one prompt. With `stream` tokens come as they are sampled, else all at
-  /// once. Nothing: the queue is full. Throws user_error for a prompt that can't be answered.
+  /// once. `likeliest`: so many likely tokens are told of each position. Nothing: the queue is full.
   std::optional<ticket> start(std::vector<std::int32_t> prompt, const sampling_params& sampling,
-                              std::int32_t n, bool stream);
+                              std::int32_t n, bool stream, std::size_t likeliest = 0);
 
   /// Takes weights from a model folder, at a token boundary; running answers go on under them.
   /// Throws user_error when they don't fit, and then nothing has changed. Returns the new version.

@@ -13,6 +13,9 @@ namespace {
 
 constexpr float impossible = -std::numeric_limits<float>::infinity();
 
+/// Of a probability that a float still holds: nothing below it is ever drawn.
+constexpr double smallest_logp = -103.9;
+
 bool before(float logit_a, std::int32_t token_a, float logit_b, std::int32_t token_b) {
   return logit_a > logit_b || (logit_a == logit_b && token_a < token_b);
 }
@@ -82,11 +85,44 @@ sampled_token sampler::sample(std::span<float> logits, const sampling_params& pa
     result.raw_logp = raw_logp(result.token, *at);
     return result;
   }
-  result = params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F
-             ? sample_cut(logits, params, largest, draw)
-             : sample_all(logits, params.temperature, largest, draw);
+  result = cuts(params) ? sample_cut(logits, params, largest, draw)
+                        : sample_all(logits, params.temperature, largest, draw);
   result.raw_logp = raw_logp(result.token, logits[static_cast<std::size_t>(result.token)]);
   return result;
+}
+
+std::vector<likely_token> sampler::likeliest(std::span<const float> logits,
+                                             const sampling_params& params,
+                                             const sampled_token& drawn, std::size_t n) const {
+  if (params.temperature <= 0)
+    return n > 0 ? std::vector{likely_token{drawn.token, drawn.logp}} : std::vector<likely_token>();
+  std::vector<candidate> best;
+  if (cuts(params)) {
+    best.assign(candidates_.begin(),
+                candidates_.begin()
+                  + static_cast<std::ptrdiff_t>(std::min(n, weights_.size())));
+  } else {
+    for (std::size_t i = 0; i < logits.size() && n > 0; ++i) {
+      const candidate c{logits[i], static_cast<std::int32_t>(i)};
+      if (c.logit == impossible || (best.size() == n && !(c.logit > best.back().logit)))
+        continue;
+      if (best.size() == n)
+        best.pop_back();
+      best.insert(std::find_if(best.begin(), best.end(),
+                               [&](const candidate& b) { return c.logit > b.logit; }), c);
+    }
+  }
+  // Relative to the drawn token, whose log-prob it then has to the bit.
+  const double scale = 1.0 / static_cast<double>(params.temperature);
+  const double reference = logits[static_cast<std::size_t>(drawn.token)];
+  std::vector<likely_token> out;
+  for (const auto& b : best) {
+    const auto logp = static_cast<double>(drawn.logp)
+                      + (static_cast<double>(b.logit) - reference) * scale;
+    if (logp > smallest_logp)
+      out.push_back({b.token, std::min(0.0F, static_cast<float>(logp))});
+  }
+  return out;
 }
 
 double sampler::exponentials(std::span<const float> logits, float largest, float scale) {

@@ -15,6 +15,12 @@ struct sampled_token {
   float raw_logp = 0; ///< log-prob under the model's own softmax, at temperature 1, nothing cut
 };
 
+/// A token that could have been sampled, with its log-prob under the distribution sampled from.
+struct likely_token {
+  std::int32_t token = -1;
+  float logp = 0;
+};
+
 /// Draws tokens from logits. The order of operations: forbidden tokens removed, temperature, min-p,
 /// top-k, top-p (the last two on what is left, renormalised); ties go to the lower id.
 /// A pure function of its arguments; the object only keeps scratch memory.
@@ -25,6 +31,13 @@ public:
   /// Forbidden tokens' logits are overwritten.
   sampled_token sample(std::span<float> logits, const sampling_params& params, double draw,
                        std::span<const std::int32_t> forbidden = {});
+
+  /// The `n` likeliest tokens of the distribution that the last sample() drew from, likeliest first,
+  /// ties by id; fewer where fewer could be sampled (one where greedy). `logits` are as that call left
+  /// them, `params` and `drawn` its own.
+  [[nodiscard]] std::vector<likely_token> likeliest(std::span<const float> logits,
+                                                    const sampling_params& params,
+                                                    const sampled_token& drawn, std::size_t n) const;
 
 private:
   struct candidate {
@@ -38,10 +51,13 @@ private:
                            double draw);
   sampled_token sample_cut(std::span<const float> logits, const sampling_params& params,
                            float largest, double draw);
+  [[nodiscard]] static bool cuts(const sampling_params& params) {
+    return params.top_k > 0 || params.top_p < 1.0F || params.min_p > 0.0F;
+  }
 
-  std::vector<float> weights_;
+  std::vector<float> weights_; ///< after sample_cut(): of the candidates that are left
   std::vector<double> sums_;
-  std::vector<candidate> candidates_;
+  std::vector<candidate> candidates_; ///< after sample_cut(): likeliest first
 };
 
 } // namespace millrace::generation

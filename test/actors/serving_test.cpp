@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -201,6 +202,9 @@ TEST_CASE("chat, n, seed, stop and usage") {
                                              "<|im_start|>assistant\n");
   REQUIRE(a["usage"]["prompt_tokens"].get<std::size_t>() > plain.size());
 
+  const auto specials = special_names(*m.tokens);
+  REQUIRE(specials.at(m.tokens->encode_markup("<|im_end|>").at(0)) == "<|im_end|>");
+
   const auto whole = s.post("/v1/completions", {{"prompt", "x"}, {"temperature", 0},
                                                 {"max_tokens", 30}})["choices"][0]["text"]
                        .get<std::string>();
@@ -215,6 +219,72 @@ TEST_CASE("chat, n, seed, stop and usage") {
   REQUIRE(parts.back()["usage"]["completion_tokens"] > 0);
   REQUIRE(events(s, "/v1/chat/completions", {{"messages", messages}, {"max_tokens", 5}})
             .first[0]["choices"][0]["delta"]["role"] == "assistant");
+}
+
+TEST_CASE("the likeliest tokens at each position come with the answer") {
+  const model_folder m(11);
+  running_server s(m);
+  const json sampling{{"temperature", 0.8}, {"top_k", 12}, {"seed", 3}, {"max_tokens", 15}};
+  auto body = sampling;
+  body.update({{"prompt", "The quick"}, {"logprobs", 5}, {"n", 2},
+               {"return_tokens_as_token_ids", true}});
+  const auto plain = s.post("/v1/completions", body);
+  std::size_t chosen_beyond = 0;
+  for (const auto& c : plain["choices"]) {
+    const auto& l = c["logprobs"];
+    REQUIRE(l["top_logprobs"].size() == l["tokens"].size());
+    for (std::size_t i = 0; i < l["tokens"].size(); ++i) {
+      const auto& map = l["top_logprobs"][i];
+      const auto name = l["tokens"][i].get<std::string>();
+      REQUIRE(map.contains(name));
+      REQUIRE(map[name] == l["token_logprobs"][i]);
+      REQUIRE((map.size() == 5 || map.size() == 6));
+      chosen_beyond += map.size() - 5;
+      double total = 0, before = 0;
+      std::size_t rank = 0;
+      for (const auto& [token, logp] : map.items()) {
+        total += std::exp(logp.get<double>());
+        REQUIRE((rank++ == 0 || logp.get<double>() <= before));
+        before = logp.get<double>();
+      }
+      REQUIRE(total < 1 + 1e-5);
+    }
+  }
+  REQUIRE(chosen_beyond > 0);
+  // As many as could be sampled make the whole.
+  body = sampling;
+  body.update({{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"logprobs", true},
+               {"top_logprobs", 20}});
+  const auto chat = s.post("/v1/chat/completions", body);
+  for (const auto& t : chat["choices"][0]["logprobs"]["content"]) {
+    double total = 0;
+    for (const auto& l : t["top_logprobs"])
+      total += std::exp(l["logprob"].get<double>());
+    REQUIRE(t["top_logprobs"].size() == 12);
+    REQUIRE(std::abs(total - 1) < 1e-5);
+  }
+  // Streamed, the same, piece by piece.
+  auto streamed = json::array();
+  for (const auto& e : events(s, "/v1/chat/completions", body).first) {
+    REQUIRE(e["system_fingerprint"] == chat["system_fingerprint"]);
+    for (const auto& t : e["choices"][0]["logprobs"]["content"])
+      streamed.push_back(t);
+  }
+  REQUIRE(streamed == chat["choices"][0]["logprobs"]["content"]);
+}
+
+TEST_CASE("usage comes at a stream's end, where asked for") {
+  const model_folder m(12);
+  running_server s(m);
+  const json body{{"prompt", {"a b", "c"}}, {"n", 2}, {"max_tokens", 7}, {"ignore_eos", true},
+                  {"stream_options", {{"include_usage", true}}}};
+  const auto whole = s.post("/v1/completions", body);
+  REQUIRE(whole["usage"]["completion_tokens"] == 4 * 7);
+  const auto parts = events(s, "/v1/completions", body).first;
+  REQUIRE(parts.back()["usage"] == whole["usage"]);
+  REQUIRE(parts.back()["choices"].empty());
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i)
+    REQUIRE(parts[i].at("usage").is_null());
 }
 
 TEST_CASE("what is wrong with a request is said, with its parameter") {
@@ -234,6 +304,7 @@ TEST_CASE("what is wrong with a request is said, with its parameter") {
   refused({{"prompt", "x"}, {"max_tokens", 100000}}, "max_tokens");
   refused({{"prompt", "x"}, {"stop", 3}}, "stop");
   refused({{"prompt", "x"}, {"logit_bias", {{"3", 1}}}}, "logit_bias");
+  refused({{"prompt", "x"}, {"temprature", 0}}, "temprature");
   refused({{"prompt", "x"}, {"model", "large"}}, "model", 404);
   refused({{"messages", json::array()}}, "messages", 400, "/v1/chat/completions");
   refused({{"messages", {{{"role", 3}}}}}, "messages", 400, "/v1/chat/completions");

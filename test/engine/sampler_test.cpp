@@ -62,6 +62,54 @@ std::vector<double> expected(const std::vector<float>& logits, const sampling_pa
 
 } // namespace
 
+TEST_CASE("the likeliest tokens are those of the distribution sampled from") {
+  std::vector<sampling_params> all{{}};
+  all.push_back({.temperature = 0.7F});
+  all.push_back({.temperature = 1e-3F});
+  all.push_back({.temperature = 1.5F, .top_k = 5});
+  all.push_back({.top_p = 0.8F});
+  all.push_back({.min_p = 0.1F});
+  all.push_back({.temperature = 0.9F, .top_p = 0.9F, .min_p = 0.02F, .top_k = 12});
+  const std::vector<std::int32_t> forbidden{3, 4};
+  sampler s;
+  random_stream draws(21);
+  for (std::size_t which = 0; which < all.size(); ++which)
+    for (const bool forbid : {false, true})
+      for (const std::size_t n : {1, 3, 20, 40}) {
+        const auto& p = all[which];
+        auto logits = some_logits(which + 30 * n, 33);
+        logits[7] = logits[20]; // a tie
+        const auto q = expected(logits, p, forbid ? forbidden : std::vector<std::int32_t>{});
+        const auto drawn = s.sample(logits, p, draws.uniform(),
+                                    forbid ? std::span<const std::int32_t>(forbidden)
+                                           : std::span<const std::int32_t>());
+        const auto found = s.likeliest(logits, p, drawn, n);
+        INFO("sampling " << which << ", forbid " << forbid << ", n " << n);
+        std::vector<std::int32_t> order;
+        for (std::int32_t t = 0; t < 33; ++t)
+          if (q[static_cast<std::size_t>(t)] > 1e-45)
+            order.push_back(t);
+        std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+          return q[static_cast<std::size_t>(a)] > q[static_cast<std::size_t>(b)];
+        });
+        REQUIRE(found.size() == std::min(n, order.size()));
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          REQUIRE(found[i].token == order[i]);
+          REQUIRE(std::abs(found[i].logp - std::log(q[static_cast<std::size_t>(order[i])])) < 1e-3);
+          REQUIRE(found[i].logp <= 0);
+          if (found[i].token == drawn.token)
+            REQUIRE(found[i].logp == drawn.logp);
+        }
+      }
+  auto logits = some_logits(3, 33);
+  const auto greedy = s.sample(logits, {.temperature = 0}, 0.3);
+  const auto only = s.likeliest(logits, {.temperature = 0}, greedy, 5);
+  REQUIRE(only.size() == 1);
+  REQUIRE(only[0].token == greedy.token);
+  REQUIRE(only[0].logp == 0);
+  REQUIRE(s.likeliest(logits, {.temperature = 0}, greedy, 0).empty());
+}
+
 TEST_CASE("tokens come with the frequencies of their distribution, and its log-prob") {
   std::vector<sampling_params> all{{}};
   all.push_back({.temperature = 0.7F});

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "actors/openai_protocol.hpp"
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace millrace::openai {
+
+/// Throws api_error about a parameter: 400, "PARAMETER: what".
+[[noreturn]] void refuse(const std::string& parameter, const std::string& what,
+                         const std::string& code = {});
+
+/// A value for an error's text, cut where it is long.
+std::string shown(const json& v);
+
+/// Throws api_error for a field of the request that OpenAI's API (or vLLM's, SGLang's) doesn't have,
+/// naming the nearest one that it has, and for one that isn't supported here with a value that would
+/// change the answer. What makes no difference is accepted.
+void check_fields(const json& body, bool chat);
+
+/// A request's fields, each read with its range. Absent and null are the same.
+class fields {
+public:
+  explicit fields(const json& body) : body_(body) {}
+
+  /// Null where it is absent.
+  [[nodiscard]] const json& get(const char* name) const;
+  [[nodiscard]] double number(const char* name, double low, double high, double otherwise) const;
+  [[nodiscard]] std::int64_t integer(const char* name, std::int64_t low, std::int64_t high,
+                                     std::int64_t otherwise) const;
+  [[nodiscard]] bool flag(const char* name) const;
+  /// Null where it is absent.
+  [[nodiscard]] const json& object(const char* name) const;
+  [[nodiscard]] const json& list(const char* name) const;
+  /// Accepts only what makes no difference.
+  void only(const char* name, std::initializer_list<json> harmless) const;
+
+private:
+  const json& body_;
+};
+
+} // namespace millrace::openai
