@@ -31,12 +31,12 @@ struct node_hello {
   }
 };
 
-enum class welcome_kind : std::uint8_t { welcome, wait, refused };
+enum class welcome_kind : std::uint8_t { welcome, wait, refused, over };
 
 /// The trainer's node → a node: what its actors need, or why not (yet).
 struct node_welcome {
   welcome_kind kind = welcome_kind::wait;
-  std::string text;    ///< of wait and refused: for people
+  std::string text;    ///< of all but welcome: for people
   std::string options; ///< the run's settings, with everything resolved
   std::map<std::string, std::string> model_files; ///< config.json and the tokenizer's: name → content
   caf::actor controller, publisher, recorder, trainer;

@@ -123,11 +123,21 @@ std::string hub_state::objection(const node_hello& hello) const {
   return {};
 }
 
+void hub_state::note(member& m, const node_hello& hello, presence state) {
+  if (m.agent != hello.agent)
+    self_->monitor(hello.agent);
+  m.agent = hello.agent;
+  m.host = hello.host;
+  m.pid = hello.pid;
+  m.since = now_s(self_);
+  m.state = state;
+}
+
 node_welcome hub_state::admit(const node_hello& hello) {
   node_welcome out;
   if (!over_.empty()) {
-    out.kind = welcome_kind::refused;
-    out.text = "the run is over: " + over_;
+    out.kind = welcome_kind::over;
+    out.text = over_;
     return out;
   }
   if (auto why = objection(hello); !why.empty()) {
@@ -138,18 +148,12 @@ node_welcome hub_state::admit(const node_hello& hello) {
       options_.events(event);
     return out;
   }
+  auto& m = members_[hello.name];
+  note(m, hello, open_ ? presence::up : presence::waiting);
   if (!open_) {
     out.text = stage_;
     return out;
   }
-  auto& m = members_[hello.name];
-  if (m.agent != hello.agent)
-    self_->monitor(hello.agent);
-  m.agent = hello.agent;
-  m.host = hello.host;
-  m.pid = hello.pid;
-  m.since = now_s(self_);
-  m.state = presence::up;
   options_.events("node " + hello.name + " is up (" + where(hello.host, hello.pid) + ")");
   for (const auto& [kind, count] : m.counts) // it starts with those of the configuration
     if (count != count_of(m.declared.actors, kind))
@@ -170,9 +174,11 @@ void hub_state::lost(const caf::down_msg& down) {
     if (m.agent.address() != down.source)
       continue;
     if (m.state == presence::up && over_.empty()) {
-      options_.events("node " + name + " is gone (" + text_of(down.reason, self_->system())
-                      + "); its rollouts go on elsewhere");
+      options_.events("node " + name + " is gone (" + text_of(down.reason, self_->system()) + ")"
+                      + (m.declared.actors.generator > 0 ? "; its rollouts go on elsewhere" : ""));
       m.state = presence::lost;
+    } else if (m.state == presence::waiting) {
+      m.state = presence::missing;
     }
     m.agent = nullptr;
   }
@@ -242,7 +248,7 @@ caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t 
 }
 
 std::string hub_state::status() const {
-  static constexpr const char* words[]{"missing", "up", "left", "lost"};
+  static constexpr const char* words[]{"missing", "waiting", "up", "left", "lost"};
   nlohmann::ordered_json out{{"stage", over_.empty() ? stage_ : over_},
                              {"nodes", nlohmann::json::array()}};
   for (const auto& [name, m] : members_) {

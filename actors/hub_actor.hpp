@@ -45,7 +45,8 @@ public:
   caf::behavior start(hub_options options);
 
 private:
-  enum class presence : std::uint8_t { missing, up, left, lost };
+  /// waiting: it is there, for a run that has not begun its training.
+  enum class presence : std::uint8_t { missing, waiting, up, left, lost };
   struct member {
     node_settings declared;
     presence state = presence::missing;
@@ -57,6 +58,7 @@ private:
   };
 
   node_welcome admit(const node_hello& hello);
+  void note(member& m, const node_hello& hello, presence state);
   [[nodiscard]] std::string objection(const node_hello& hello) const;
   void lost(const caf::down_msg& down);
   void remind();

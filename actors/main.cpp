@@ -26,11 +26,12 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
                                + "; `millrace --help` lists them");
 }
 
-/// CLI11 would only say which argument it did not expect.
-std::string about_unknown_option(const CLI::App& app) {
+/// Where, what, what instead; of an option that it did not expect CLI11 would only say so.
+std::string about(const CLI::ParseError& e, const CLI::App& app) {
   const auto* command = &app;
   for (auto given = app.get_subcommands(); !given.empty(); given = command->get_subcommands())
     command = given.front();
+  const auto name = "`millrace" + (command == &app ? std::string() : " " + command->get_name());
   for (auto word : command->remaining()) {
     word = word.substr(0, word.find('='));
     if (!word.starts_with("--"))
@@ -41,12 +42,11 @@ std::string about_unknown_option(const CLI::App& app) {
         known.push_back("--" + name);
     const auto has_set = std::find(known.begin(), known.end(), "--set") != known.end();
     const auto path = has_set && word.find('.') != std::string::npos;
-    return "found \"" + word + "\", expected an option of `millrace"
-           + (command == &app ? std::string() : " " + command->get_name()) + "`"
+    return "found \"" + word + "\", expected an option of " + name + "`"
            + (path ? "; what the configuration holds goes with --set " + word.substr(2) + "=VALUE"
                    : millrace::did_you_mean(word, known) + "; --help lists them");
   }
-  return {};
+  return std::string(e.what()) + "; " + name + " --help` shows what it takes";
 }
 
 } // namespace
@@ -78,10 +78,9 @@ int main(int argc, char** argv) {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const auto text = e.get_exit_code() == 0 ? std::string() : about_unknown_option(app);
-    if (text.empty())
-      return app.exit(e) == 0 ? 0 : 2;
-    std::fprintf(stderr, "millrace: %s\n", text.c_str());
+    if (e.get_exit_code() == 0)
+      return app.exit(e); // --help, --version
+    std::fprintf(stderr, "millrace: %s\n", about(e, app).c_str());
     return 2;
   } catch (const millrace::user_error& e) {
     std::fprintf(stderr, "millrace: %s\n", e.what());

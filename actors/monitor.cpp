@@ -5,7 +5,9 @@
 #include "runtime/log.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
+#include "runtime/metrics/lookup.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
@@ -124,6 +126,7 @@ void monitor::look() {
   {
     std::lock_guard lock(mutex_);
     series_.sample(actors, now);
+    step_ = std::max(step_, largest(actors, metrics::stream_version));
     auto trains = std::any_of(actors.begin(), actors.end(),
                               [](const actor_snapshot& a) { return a.kind == "trainer"; });
     if (trains)
@@ -192,6 +195,7 @@ nlohmann::ordered_json monitor::introspect() {
   out["run"]["up_s"] = now - began_;
   {
     std::lock_guard lock(mutex_);
+    out["run"]["step"] = step_;
     const auto& r = series_.rates();
     out["rates"] = {{"generated", r.generated},     {"trained", r.trained},
                     {"useful", r.useful},           {"reprefilled", r.reprefilled},

@@ -65,7 +65,8 @@ private:
   double began_;
   std::shared_ptr<node_tree> tree_;
   process_presence process_;
-  std::mutex mutex_; ///< guards the next three
+  std::mutex mutex_; ///< guards the next four
+  double step_ = 0;  ///< the last version seen: it stays known when the stream is gone
   run_series series_;
   stall_watch stalls_;
   std::optional<stall_report> stall_;

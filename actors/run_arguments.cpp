@@ -1,6 +1,7 @@
 #include "actors/run_arguments.hpp"
 
 #include "actors/interrupt.hpp"
+#include "actors/number_between.hpp"
 #include "actors/plugin_registry.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/config/config.hpp"
@@ -19,7 +20,8 @@ void run_arguments::declare(CLI::App& command) {
   command.add_option("config,--config", config,
                      "Configuration file (JSON, comments allowed); with --resume the run's own "
                      "where none is given");
-  command.add_option("--seed", seed, "Seed of everything random; overrides the file's");
+  command.add_option("--seed", seed, "Seed of everything random; overrides the file's")
+    ->check(whole_number());
   command.add_option("--run-dir", directory,
                      "Where the run leaves its files (default: a fresh folder under runs/)");
   command.add_option("--data", data, "JSONL file of prompts: `question`, `answer` with #### N");

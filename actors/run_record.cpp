@@ -2,6 +2,7 @@
 
 #include "runtime/clock.hpp"
 #include "runtime/metrics/process.hpp"
+#include "runtime/short_forms.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,19 +10,6 @@
 namespace millrace {
 
 namespace {
-
-std::string text(const char* format, auto... values) {
-  char buffer[256];
-  std::snprintf(buffer, sizeof buffer, format, values...);
-  return buffer;
-}
-
-/// 12345 → "12.3k".
-std::string short_number(double x) {
-  if (x >= 1e6)
-    return text("%.1fM", x / 1e6);
-  return x >= 1e4 ? text("%.1fk", x / 1e3) : text("%.0f", x);
-}
 
 double number(const nlohmann::ordered_json& line, const char* key) {
   auto it = line.find(key);
@@ -161,11 +149,13 @@ void run_record::step(const step_report& report, double now) {
     screen_.line(line_of(line, now_sums, now));
     shown_ = {now, now_sums, 0, 0};
   }
-  ++steps_here_;
-  auto left = static_cast<double>(settings_.run.steps - report.published.value);
-  screen_.progress("training", static_cast<double>(report.published.value) / settings_.run.steps,
-                   text("step %d/%d, about %.0f s left", report.published.value,
-                        settings_.run.steps, (now - began_) / steps_here_ * left));
+  if (++steps_here_ == 1)
+    first_step_at_ = now;
+  const auto left = static_cast<double>(settings_.run.steps - report.published.value);
+  auto at = printed("step %d/%d", report.published.value, settings_.run.steps);
+  if (steps_here_ > 1 && left > 0)
+    at += ", about " + short_duration((now - first_step_at_) / (steps_here_ - 1) * left) + " left";
+  screen_.progress("training", static_cast<double>(report.published.value) / settings_.run.steps, at);
 }
 
 /// Rates and shares are over all steps since the line before: generators report in bursts.
@@ -175,13 +165,13 @@ std::string run_record::line_of(const nlohmann::ordered_json& line, const genera
   auto busy = sums.busy_s - shown_.generators.busy_s;
   auto idle = sums.idle_s - shown_.generators.idle_s;
   auto all = busy + idle + sums.paused_s - shown_.generators.paused_s;
-  return text("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
+  return printed("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
               number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
               number(line, "staleness_mean"), number(line, "staleness_max"))
          + "generated "
          + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span)
          + "/s  trained " + short_number(shown_.trained / span) + "/s"
-         + text("  idle gen %.0f%% train %.0f%%",
+         + printed("  idle gen %.0f%% train %.0f%%",
                 all > 0 ? 100 * std::clamp(idle / all, 0.0, 1.0) : 0.0,
                 100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));
 }
@@ -198,7 +188,7 @@ void run_record::evaluated(const evaluation_report& report, std::string_view whe
          {"truncated", report.truncated},
          {"answers", report.answers}},
         "eval");
-  screen_.line(text("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
+  screen_.line(printed("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
                     static_cast<long long>(report.answers), std::string(when).c_str()));
 }
 

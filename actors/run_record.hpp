@@ -68,6 +68,7 @@ private:
   std::map<std::string, double> latest_;
   std::optional<tensorboard_writer> tensorboard_;
   int steps_here_ = 0; ///< in this process
+  double first_step_at_ = 0; ///< in this process: what came before it tells nothing of the others
   std::int64_t steps_ = 0, generated_tokens_ = 0, trained_tokens_ = 0;
   std::int64_t generated_before_ = 0; ///< by earlier processes of a resumed run
   std::int64_t steps_before_ = 0;     ///< likewise

@@ -4,6 +4,7 @@
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/metrics/lookup.hpp"
+#include "runtime/short_forms.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -19,16 +20,10 @@ namespace {
 
 using namespace metrics;
 
-std::string text(const char* format, auto... values) {
-  char buffer[512];
-  std::snprintf(buffer, sizeof buffer, format, values...);
-  return buffer;
-}
-
-std::string percent(double share) { return text("%.0f%%", 100 * share); }
+std::string percent(double share) { return printed("%.0f%%", 100 * share); }
 
 std::string bytes(double b) {
-  return b >= 1e9 ? text("%.2f GB", b / 1e9) : text("%.0f MB", b / 1e6);
+  return b >= 1e9 ? printed("%.2f GB", b / 1e9) : printed("%.0f MB", b / 1e6);
 }
 
 /// Columns that a text takes.
@@ -109,14 +104,15 @@ private:
   }
 
   void heading() {
-    auto step = largest(a_, stream_version);
     auto state = std::string("running");
     if (const auto* p = first_of(a_, "process"))
       state = p->state;
     line(bold("millrace top") + "  "
          + (f_.stall.empty() ? in("32", state) : amber("stalled"))
-         + text("  step %.0f/%lld %s  up %s", step, static_cast<long long>(f_.steps),
-                percent(step / std::max<double>(1, static_cast<double>(f_.steps))).c_str(),
+         + printed("  step %lld/%lld %s  up %s", static_cast<long long>(f_.step),
+                static_cast<long long>(f_.steps),
+                percent(static_cast<double>(f_.step)
+                        / std::max<double>(1, static_cast<double>(f_.steps))).c_str(),
                 short_duration(f_.up_s).c_str()));
     line(dim(f_.directory));
     line("");
@@ -144,17 +140,17 @@ private:
     auto budget = total(a_, admission_budget);
     auto used = total(a_, admission_outstanding);
     row("budget", bar(budget > 0 ? used / budget : 0, 20)
-                    + text(" %.0f of %.0f outstanding  ", used, budget) + text("%.1f", r.rollouts)
+                    + printed(" %.0f of %.0f outstanding  ", used, budget) + printed("%.1f", r.rollouts)
                     + "/s finished");
   }
 
   void learning() {
     row("learning",
-        text("reward %.3f ± %.2f  right %s  held out %s  length %.1f  cut %s",
+        printed("reward %.3f ± %.2f  right %s  held out %s  length %.1f  cut %s",
              mean(a_, batch_reward_mean), mean(a_, batch_reward_std),
              percent(mean(a_, batch_accuracy)).c_str(), percent(mean(a_, held_out_accuracy)).c_str(),
              mean(a_, batch_length), percent(mean(a_, batch_truncated)).c_str()));
-    row("", text("entropy %.3f  KL %.4f  ESS %.3f  grad %.2f  clip +%s −%s  mask %s",
+    row("", printed("entropy %.3f  KL %.4f  ESS %.3f  grad %.2f  clip +%s −%s  mask %s",
                  mean(a_, entropy), mean(a_, kl_infer_train), mean(a_, effective_sample_size),
                  mean(a_, grad_norm), percent(mean(a_, clip_fraction_positive)).c_str(),
                  percent(mean(a_, clip_fraction_negative)).c_str(),
@@ -163,8 +159,8 @@ private:
 
   void idle() {
     auto g = mean(a_, generator_idle_ratio), t = mean(a_, trainer_idle_ratio);
-    row("idle", "generators " + bar(g, 14) + text(" %4s", percent(g).c_str()) + "   trainer "
-                  + bar(t, 14) + text(" %4s", percent(t).c_str()));
+    row("idle", "generators " + bar(g, 14) + printed(" %4s", percent(g).c_str()) + "   trainer "
+                  + bar(t, 14) + printed(" %4s", percent(t).c_str()));
   }
 
   void staleness() {
@@ -334,33 +330,13 @@ std::string cut(std::string_view line, int width) {
   return coloured ? out + "\033[0m" : out;
 }
 
-std::string short_duration(double s) {
-  if (s < 1e-3)
-    return text("%.0f µs", s * 1e6);
-  if (s < 1)
-    return text(s < 0.01 ? "%.1f ms" : "%.0f ms", s * 1e3);
-  if (s < 120)
-    return text(s < 10 ? "%.1f s" : "%.0f s", s);
-  auto whole = static_cast<long long>(s);
-  if (s < 7200)
-    return text("%lld m %02lld", whole / 60, whole % 60);
-  return text("%lld h %02lld", whole / 3600, whole % 3600 / 60);
-}
-
-std::string short_number(double x) {
-  if (x >= 1e9)
-    return text("%.1fG", x / 1e9);
-  if (x >= 1e6)
-    return text("%.1fM", x / 1e6);
-  return x >= 1e4 ? text("%.1fk", x / 1e3) : text("%.0f", x);
-}
-
 top_frame read_top_frame(const nlohmann::json& j) {
   if (!j.is_object() || !j.contains("run") || !j.contains("actors"))
     throw user_error("/introspect: is no answer of a Millrace monitor");
   top_frame out;
   const auto& run = j["run"];
   out.directory = run.value("directory", "");
+  out.step = static_cast<std::int64_t>(run.value("step", 0.0));
   out.steps = run.value("steps", std::int64_t{0});
   out.eta = run.value("eta", 0);
   out.up_s = run.value("up_s", 0.0);
@@ -382,8 +358,8 @@ std::vector<std::string> top_screen(const top_frame& frame, const top_look& look
 
 std::string top_line(const top_frame& f) {
   std::span<const actor_snapshot> a(f.actors);
-  auto out = text("step %.0f/%lld  reward %.3f  right %s  staleness %.2f/%d  generated ",
-                  largest(a, stream_version), static_cast<long long>(f.steps),
+  auto out = printed("step %lld/%lld  reward %.3f  right %s  staleness %.2f/%d  generated ",
+                  static_cast<long long>(f.step), static_cast<long long>(f.steps),
                   mean(a, batch_reward_mean), percent(mean(a, batch_accuracy)).c_str(),
                   mean(a, staleness_mean), f.eta)
              + short_number(f.rates.generated) + "/s  trained " + short_number(f.rates.trained)

@@ -15,6 +15,7 @@ namespace millrace {
 /// What /introspect says at one moment.
 struct top_frame {
   std::string directory;
+  std::int64_t step = 0;  ///< reached so far
   std::int64_t steps = 0; ///< of the whole run
   std::int32_t eta = 0;
   double up_s = 0;
@@ -38,9 +39,5 @@ struct top_look {
 
 /// Cut to so many columns, "…" at the end; colours take none.
 [[nodiscard]] std::string cut(std::string_view line, int width);
-/// "12 ms", "1.5 s", "3 min 2 s".
-[[nodiscard]] std::string short_duration(double seconds);
-/// "123", "12.3k".
-[[nodiscard]] std::string short_number(double x);
 
 } // namespace millrace

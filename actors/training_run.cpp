@@ -4,7 +4,6 @@
 #include "actors/monitor.hpp"
 #include "actors/policy_backend.hpp"
 #include "actors/stream.hpp"
-#include "actors/top_view.hpp"
 #include "rollout/tokenized_feed.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
@@ -12,6 +11,7 @@
 #include "runtime/metrics/process.hpp"
 #include "runtime/model/torch_device.hpp"
 #include "runtime/report.hpp"
+#include "runtime/short_forms.hpp"
 #include "trainer/memory_estimate.hpp"
 
 #include <nlohmann/json.hpp>
@@ -256,11 +256,10 @@ void training_run::warm_up() {
     record_.warmed_up(step, {{"loss", stats.loss},
                              {"token_accuracy", stats.token_accuracy},
                              {"grad_norm", stats.grad_norm}});
-    char text[128];
-    std::snprintf(text, sizeof text, "step %d/%d, loss %.3f, token accuracy %.3f, at most %s left",
-                  step, w.steps, stats.loss, stats.token_accuracy,
-                  short_duration((stream_now() - since) / step * (w.steps - step)).c_str());
-    screen_.progress("warm-up", static_cast<double>(step) / w.steps, text);
+    screen_.progress("warm-up", static_cast<double>(step) / w.steps,
+                     printed("step %d/%d, loss %.3f, token accuracy %.3f, at most %s left", step,
+                             w.steps, stats.loss, stats.token_accuracy,
+                             short_duration((stream_now() - since) / step * (w.steps - step)).c_str()));
     if (step % 50 == 1)
       stage("warming up, step " + std::to_string(step) + " of at most " + std::to_string(w.steps));
     if (w.target_accuracy > 0 && step % 5 == 0 && step < w.steps
@@ -347,10 +346,8 @@ void training_run::finish(const std::string& how, const nlohmann::json& ledger) 
   auto folder = directory_.path().string();
   if (how != "done")
     screen_.line(how + "; go on with: " + resuming_command());
-  char text[128];
-  std::snprintf(text, sizeof text, "%d steps in %.0f s", static_cast<int>(record_.steps()),
-                stream_now() - began_);
-  screen_.line(std::string(text) + "; the report: " + directory_.report_file().string());
+  screen_.line(printed("%d steps in %.0f s", static_cast<int>(record_.steps()), stream_now() - began_)
+               + "; the report: " + directory_.report_file().string());
 }
 
 run_outcome training_run::execute() {

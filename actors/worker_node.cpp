@@ -43,9 +43,11 @@ private:
   void find_devices() const;
   enum class ending { over, interrupted, lost };
 
+  /// None: interrupted, or it is over.
   std::optional<node_welcome> join();
   std::optional<node_welcome> ask(const caf::actor& hub, std::string& stage);
   void nap(double seconds);
+  void wait_for_end(double seconds);
   ending work(const node_welcome& welcome);
   ending serve(const caf::actor& supervisor);
   void retire(const caf::actor& supervisor, bool politely);
@@ -59,6 +61,7 @@ private:
   caf::scoped_actor self_;
   caf::actor hub_;
   bool was_in_ = false; ///< it has been let in before
+  bool over_ = false;   ///< the run is, before this node was let in
 };
 
 /// Before it is let in: a node whose device is missing would only be found out after the warm-up.
@@ -77,14 +80,25 @@ void worker_node::nap(double seconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
-/// Reaches the hub and is let in; nothing when interrupted.
+/// As nap, but a word that the run is over ends it.
+void worker_node::wait_for_end(double seconds) {
+  for (auto end = stream_now() + seconds; stream_now() < end && !interrupted_() && !over_;)
+    self_->receive(
+      [&](finished_atom, const std::string& how) {
+        log::info(node_.name, "the run is over: " + how);
+        over_ = true;
+      },
+      caf::after(std::chrono::milliseconds(50)) >> [] {});
+}
+
+/// Reaches the hub and is let in; nothing when interrupted, or when the run is over.
 std::optional<node_welcome> worker_node::join() {
   auto place = head_.host + ":" + std::to_string(head_.port);
   log::info(node_.name, "looking for the trainer's node " + head_.name + " at " + place);
   auto began = stream_now();
   auto pause = 0.1;
   std::string why, stage;
-  while (!interrupted_()) {
+  while (!interrupted_() && !over_) {
     hub_ = link_.connect(head_, why);
     if (hub_) {
       if (auto welcome = ask(hub_, stage))
@@ -112,7 +126,7 @@ std::optional<node_welcome> worker_node::ask(const caf::actor& hub, std::string&
   node_hello hello{node_.name, build_identity(), resolved_json(options_), host_name(), getpid(),
                    caf::actor{self_}};
   auto refusals = 0;
-  while (!interrupted_()) {
+  while (!interrupted_() && !over_) {
     std::optional<node_welcome> reply;
     self_->request(hub, within(10), hello)
       .receive([&](const node_welcome& w) { reply = w; }, [](const caf::error&) {});
@@ -120,6 +134,11 @@ std::optional<node_welcome> worker_node::ask(const caf::actor& hub, std::string&
       return {};
     if (reply->kind == welcome_kind::welcome)
       return reply;
+    if (reply->kind == welcome_kind::over) {
+      log::info(node_.name, "the run is over: " + reply->text);
+      over_ = true;
+      return {};
+    }
     if (reply->kind == welcome_kind::refused) {
       // A predecessor that was stopped, not killed, is noticed only after a while.
       if (reply->text.find("up already") == std::string::npos
@@ -129,7 +148,7 @@ std::optional<node_welcome> worker_node::ask(const caf::actor& hub, std::string&
       stage = now; // how far it has got inside a stage is for others to show
       log::info(node_.name, "the trainer's node is there, but not ready: " + reply->text);
     }
-    nap(1);
+    wait_for_end(1);
   }
   return {};
 }
@@ -202,7 +221,8 @@ worker_node::ending worker_node::serve(const caf::actor& children) {
   std::optional<ending> end;
   while (!end) {
     if (interrupted_()) {
-      log::info(node_.name, "leaving; its rollouts go on elsewhere");
+      log::info(node_.name, node_.actors.generator > 0 ? "leaving; its rollouts go on elsewhere"
+                                                       : "leaving");
       return ending::interrupted;
     }
     self_->receive(
@@ -247,7 +267,7 @@ int worker_node::execute() {
   for (;;) {
     auto welcome = join();
     if (!welcome)
-      return 130;
+      return over_ ? 0 : 130;
     was_in_ = true;
     switch (work(*welcome)) {
       case ending::over: let_delayed_messages_come(); return 0;

@@ -6,6 +6,7 @@
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/metrics/metric.hpp"
 #include "runtime/nearest.hpp"
+#include "runtime/short_forms.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>

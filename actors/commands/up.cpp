@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <netinet/in.h>
+#include <set>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -53,6 +54,9 @@ private:
   void start(const node_settings& node);
   void say(const std::string& name, std::string_view line) const;
   void ended(const node_processes::ended& e);
+  void stays_down(const std::string& name, const std::string& why, int status);
+  [[nodiscard]] std::string done_by_nobody() const;
+  void end_all();
   void pass_interrupts();
   void restart_due();
   [[nodiscard]] bool restart_is_due() const;
@@ -68,6 +72,7 @@ private:
     double due = 0; ///< 0: none
   };
   std::map<std::string, restart> restarts_;
+  std::set<std::string> given_up_; ///< nodes that are not started again
   int passed_ = 0; ///< interrupts passed on
   double ending_since_ = 0;
   bool asked_to_end_ = false;
@@ -127,7 +132,8 @@ void local_nodes::ended(const node_processes::ended& e) {
   if (e.status != 0 || is_head)
     say(e.name, "-- " + how);
   if (is_head) {
-    status_ = e.status;
+    if (status_ == 0)
+      status_ = e.status;
     if (e.status != 0 && e.status != 130 && e.status != 2)
       say(e.name, "-- the run can go on with: millrace up --run-dir " + directory_ + " --resume");
     ending_since_ = now();
@@ -135,22 +141,48 @@ void local_nodes::ended(const node_processes::ended& e) {
   }
   if (ending_since_ > 0 || e.status == 0)
     return;
-  if (e.status == 2) { // a mistake that a restart can't mend
-    status_ = std::max(status_, 2);
-    if (processes_.running() == 0)
-      ending_since_ = now();
-    return;
-  }
+  if (e.status == 2)
+    return stays_down(e.name, "a start more can't mend that", 2);
   auto& r = restarts_[e.name];
-  if (r.count >= options_.supervisor.max_restarts) {
-    say(e.name, "-- it stays down: supervisor.max_restarts is reached");
-    return;
-  }
+  if (r.count >= options_.supervisor.max_restarts)
+    return stays_down(e.name, "supervisor.max_restarts is reached", 1);
   auto pause = std::min(10.0, 0.5 * static_cast<double>(1U << std::min(r.count, 8)));
   ++r.count;
   r.due = now() + pause;
   say(e.name, "-- starts again (" + std::to_string(r.count) + " of "
                 + std::to_string(options_.supervisor.max_restarts) + ")");
+}
+
+/// The others go on where they can: where nobody is left to do what this node did, the run would
+/// only wait.
+void local_nodes::stays_down(const std::string& name, const std::string& why, int status) {
+  given_up_.insert(name);
+  say(name, "-- it stays down: " + why);
+  const auto work = done_by_nobody();
+  if (processes_.running(options_.cluster.head()->name) && !work.empty()) {
+    say(name, "-- so the cluster ends: no other node has a " + work);
+    status_ = status;
+    end_all();
+  } else if (processes_.running() == 0) {
+    status_ = status;
+    ending_since_ = now();
+  }
+}
+
+/// A kind of actor that the stream needs and that only nodes have which are given up; or empty.
+std::string local_nodes::done_by_nobody() const {
+  const auto all_given_up = [&](std::int32_t node_actors_settings::*count) {
+    std::size_t with = 0, lost = 0;
+    for (const auto& n : options_.cluster.nodes) {
+      with += n.actors.*count > 0 ? 1 : 0;
+      lost += n.actors.*count > 0 && given_up_.contains(n.name) ? 1 : 0;
+    }
+    return lost > 0 && lost == with;
+  };
+  return all_given_up(&node_actors_settings::generator) ? "generator"
+         : all_given_up(&node_actors_settings::reward)  ? "reward actor"
+         : all_given_up(&node_actors_settings::replay)  ? "replay buffer"
+                                                        : "";
 }
 
 void local_nodes::restart_due() {
@@ -167,20 +199,25 @@ bool local_nodes::restart_is_due() const {
                         [](const auto& entry) { return entry.second.due > 0; });
 }
 
-/// The first interrupt ends the run after its step: the trainer's node lets the others go. Where that
-/// one isn't here, this host's nodes leave. The second ends all at once.
+/// The run ends after its step: the trainer's node lets the others go. Where that one isn't here, this
+/// host's nodes leave.
+void local_nodes::end_all() {
+  const auto& head = options_.cluster.head()->name;
+  if (processes_.running(head))
+    processes_.signal(head, SIGTERM);
+  else
+    processes_.signal_all(SIGTERM);
+  ending_since_ = now();
+}
+
+/// The first interrupt ends the run in order, the second at once.
 void local_nodes::pass_interrupts() {
   if (interrupts() == passed_)
     return;
   passed_ = interrupts();
-  auto* head = options_.cluster.head();
-  if (processes_.running(head->name))
-    processes_.signal(head->name, SIGTERM);
-  else {
-    processes_.signal_all(SIGTERM);
+  if (!processes_.running(options_.cluster.head()->name))
     status_ = 130;
-  }
-  ending_since_ = now();
+  end_all();
 }
 
 int local_nodes::run() {

@@ -1,5 +1,4 @@
-// Clusters over several hosts, which are network namespaces here, and what else can be killed: `millrace
-// up` itself, the evaluator's node.
+// Clusters over several hosts, which are network namespaces here, and the evaluator's node killed.
 
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
@@ -17,7 +16,6 @@
 
 using namespace millrace;
 using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -76,21 +74,6 @@ private:
   bool made_ = false;
 };
 
-/// Whether it ends in time. What has ended and was not asked for how, by its new parent, is gone, too.
-bool is_gone(pid_t process) {
-  REQUIRE(process > 0);
-  for (int i = 0; i < 100; ++i) {
-    std::ifstream in("/proc/" + std::to_string(process) + "/stat");
-    std::string stat;
-    std::getline(in, stat);
-    if (auto name_ends = stat.rfind(')');
-        name_ends == std::string::npos || stat.substr(name_ends, 3) == ") Z")
-      return true;
-    usleep(100'000);
-  }
-  return false;
-}
-
 } // namespace
 
 TEST_CASE("cluster: `up` on a host without the trainer's node") {
@@ -124,30 +107,6 @@ TEST_CASE("cluster: `up` on a host without the trainer's node") {
   CHECK(with.ends() == 130);
   CHECK(without->ends(20) == 0); // it heard that the run is over
   check_accounts(read(run / "summary.json"), 16);
-}
-
-TEST_CASE("cluster: `up` itself killed, nobody is left, and --resume goes on") {
-  scratch_folder folder("millrace-test");
-  auto j = tiny_cluster(endless);
-  j["run"]["checkpoint_every"] = 20;
-  auto config = write(folder.path() / "c.json", j);
-  auto run = folder.path() / "run";
-  watched first({"up", config, "--run-dir", run.string()});
-  for (const auto* node : {"gen0", "gen1", "judge"})
-    REQUIRE(first.says("node " + std::string(node) + " is up"));
-  REQUIRE(first.has_checkpoint(run));
-  auto head = read(run / "monitor.json")["pid"].get<pid_t>();
-  first.signal(SIGKILL);
-  CHECK(first.ends(20) != 0);
-  for (auto process : {head, first.node("gen0"), first.node("gen1"), first.node("judge")})
-    CHECK(is_gone(process));
-  const int steps = first.steps() + 100;
-  watched again({"up", "--run-dir", run.string(), "--resume",
-                 "--set", "run.steps=" + std::to_string(steps)});
-  CHECK(again.ends() == 0);
-  auto summary = read(run / "summary.json");
-  CHECK(summary["steps"] == steps);
-  check_accounts(summary, 16);
 }
 
 TEST_CASE("cluster: the evaluator's node killed, it evaluates again when it is back") {

@@ -74,6 +74,12 @@ public:
     return "none";
   }
 
+  bool becomes(const std::string& node, const std::string& state) {
+    for (int i = 0; i < 100 && state_of(node) != state; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return state_of(node) == state;
+  }
+
 private:
   hub_config config_;
   caf::actor_system system_;
@@ -96,6 +102,12 @@ TEST_CASE("hub: nodes wait until the stream is up, and are then let in") {
   auto early = f.hello("a");
   CHECK(early.kind == welcome_kind::wait);
   CHECK(early.text == "warming up");
+  CHECK(f.state_of("a") == "waiting");
+  auto impatient = f.self->spawn(quiet_agent);
+  CHECK(f.hello("b", impatient).kind == welcome_kind::wait);
+  CHECK(f.state_of("b") == "waiting");
+  caf::anon_send_exit(impatient, caf::exit_reason::kill);
+  CHECK(f.becomes("b", "missing"));
   f.open();
   CHECK(f.hello("a").kind == welcome_kind::welcome);
   CHECK(f.state_of("a") == "up");
@@ -133,9 +145,7 @@ TEST_CASE("hub: a node whose agent ends without a reason is lost like any other"
   CHECK(f.hello("a", agent).kind == welcome_kind::welcome);
   caf::anon_send(agent, tick_atom::value);
   f.self->wait_for(agent);
-  for (int i = 0; i < 100 && f.state_of("a") != "lost"; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(f.state_of("a") == "lost");
+  CHECK(f.becomes("a", "lost"));
 }
 
 TEST_CASE("hub: a node that dies is lost and may come back; one that leaves has left") {
@@ -145,9 +155,7 @@ TEST_CASE("hub: a node that dies is lost and may come back; one that leaves has 
   CHECK(f.hello("a", agent).kind == welcome_kind::welcome);
   caf::anon_send_exit(agent, caf::exit_reason::kill);
   f.self->wait_for(agent);
-  for (int i = 0; i < 100 && f.state_of("a") == "up"; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(f.state_of("a") == "lost");
+  CHECK(f.becomes("a", "lost"));
   CHECK(f.hello("a").kind == welcome_kind::welcome);
   f.self->send(f.hub, leave_atom::value, std::string("a"));
   CHECK(f.state_of("a") == "left");
@@ -186,8 +194,8 @@ TEST_CASE("hub: when the run is over every node is told, and nobody is let in") 
   f.self->request(f.hub, caf::infinite, finished_atom::value, std::string("all steps are done"))
     .receive([] {}, [](const caf::error&) { FAIL("no answer"); });
   auto late = f.hello("a");
-  CHECK(late.kind == welcome_kind::refused);
-  CHECK(late.text == "the run is over: all steps are done");
+  CHECK(late.kind == welcome_kind::over);
+  CHECK(late.text == "all steps are done");
   f.self->request(f.hub, caf::infinite, stop_atom::value).receive([] {}, [](const caf::error&) {});
   CHECK(f.stopped);
   caf::anon_send_exit(agent, caf::exit_reason::kill);

@@ -1,0 +1,17 @@
+#pragma once
+
+// Numbers as people read them on a screen.
+
+#include <string>
+
+namespace millrace {
+
+/// What std::printf would print.
+[[nodiscard, gnu::format(printf, 1, 2)]] std::string printed(const char* format, ...);
+
+/// "12 ms", "1.5 s", "3 min 2 s".
+[[nodiscard]] std::string short_duration(double seconds);
+/// "123", "12.3k".
+[[nodiscard]] std::string short_number(double x);
+
+} // namespace millrace

@@ -1,0 +1,22 @@
+#include "runtime/short_forms.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+
+TEST_CASE("short forms: numbers and times are short") {
+  CHECK(short_duration(0.0000001) == "0 µs");
+  CHECK(short_duration(0.0032) == "3.2 ms");
+  CHECK(short_duration(0.25) == "250 ms");
+  CHECK(short_duration(9.96) == "10.0 s");
+  CHECK(short_duration(119) == "119 s");
+  CHECK(short_duration(3723) == "62 m 03");
+  CHECK(short_duration(7380) == "2 h 03");
+  CHECK(short_number(12345) == "12.3k");
+}
+
+TEST_CASE("short forms: printed text may be long") {
+  const std::string word(3000, 'x');
+  CHECK(printed("%s %d", word.c_str(), 7) == word + " 7");
+  CHECK(printed("%s", "").empty());
+}
