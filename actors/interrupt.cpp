@@ -27,4 +27,8 @@ int interrupts() {
   return noted;
 }
 
+void ignore_broken_pipes() {
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
 } // namespace millrace

@@ -6,5 +6,7 @@ namespace millrace {
 void note_interrupts();
 /// How many came.
 [[nodiscard]] int interrupts();
+/// From here on whoever reads the output may go away (`| head`): a run goes on.
+void ignore_broken_pipes();
 
 } // namespace millrace

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <poll.h>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace {
@@ -47,6 +49,12 @@ std::string about(const CLI::ParseError& e, const CLI::App& app) {
                    : millrace::did_you_mean(word, known) + "; --help lists them");
   }
   return std::string(e.what()) + "; " + name + " --help` shows what it takes";
+}
+
+/// Of a pipe whose other end is closed: no.
+bool somebody_reads() {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) != 1 || (out.revents & POLLERR) == 0;
 }
 
 } // namespace
@@ -89,7 +97,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "millrace: %s\n", e.what());
     return 1;
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && somebody_reads()) {
     std::fprintf(stderr, "millrace: what it said could not be written (is the disk full?)\n");
     return 1;
   }

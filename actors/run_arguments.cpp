@@ -79,6 +79,7 @@ void prepare_process() {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   note_interrupts();
+  ignore_broken_pipes();
 }
 
 } // namespace millrace

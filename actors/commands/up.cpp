@@ -222,6 +222,7 @@ void local_nodes::pass_interrupts() {
 
 int local_nodes::run() {
   note_interrupts();
+  ignore_broken_pipes();
   std::printf("%zu of %zu nodes on this host; run directory: %s\n", here_.size(),
               options_.cluster.nodes.size(), directory_.c_str());
   std::fflush(stdout);

@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <unistd.h>
+#include <utility>
 
 using namespace millrace;
 using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
@@ -54,6 +56,21 @@ TEST_CASE("up: itself killed, nobody is left, and --resume goes on") {
   auto summary = read(run / "summary.json");
   CHECK(summary["steps"] == steps);
   check_accounts(summary, 16);
+}
+
+TEST_CASE("up and run: whoever reads their output goes away, and they go on to their end") {
+  scratch_folder folder("millrace-test");
+  auto j = tiny_cluster(60);
+  auto cluster = write(folder.path() / "cluster.json", j);
+  j.erase("cluster");
+  auto alone = write(folder.path() / "alone.json", j);
+  for (const auto& [command, config] : {std::pair{"up", cluster}, {"run", alone}}) {
+    auto run = folder.path() / command;
+    const auto line = "timeout 60 " MILLRACE_PROGRAM " " + std::string(command) + " " + config + " --run-dir "
+                      + run.string() + " | head -n 1";
+    CHECK(std::system(("bash -o pipefail -c '" + line + "'").c_str()) == 0);
+    CHECK(read(run / "summary.json")["ended"] == "done");
+  }
 }
 
 TEST_CASE("up: where nobody else can do what a node can't begin with, the cluster ends") {
