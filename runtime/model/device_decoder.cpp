@@ -5,6 +5,7 @@
 #include "runtime/model/device_weights.hpp"
 #include "runtime/model/kv_cache.hpp"
 #include "runtime/model/torch_device.hpp"
+#include "runtime/model/transformer_ops.hpp"
 #include "runtime/model/wide_product.hpp"
 
 #include <ATen/ATen.h>
@@ -18,12 +19,6 @@
 
 namespace millrace::model {
 namespace {
-
-/// x [N, heads, dim] turned by the rows' angles, cos and sin [N, 1, dim / 2].
-at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const auto halves = x.chunk(2, -1);
-  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
-}
 
 class device_decoder final : public decoder {
 public:

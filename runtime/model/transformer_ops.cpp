@@ -216,11 +216,6 @@ struct fused_attention : Function<fused_attention> {
   }
 };
 
-at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const auto halves = x.chunk(2, -1);
-  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
-}
-
 padded_rows pad(const segments& parts, std::int64_t rows, c10::Device device) {
   const auto before = [&](std::int64_t s) {
     return parts.prefix_of(s) < 0 ? 0 : parts.length(parts.prefix_of(s));
@@ -321,6 +316,11 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
     return fused_swiglu::apply(gate_up);
   const auto halves = gate_up.chunk(2, -1);
   return at::silu(halves[0]) * halves[1];
+}
+
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const auto halves = x.chunk(2, -1);
+  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
 }
 
 at::Tensor causal_attention(const at::Tensor& qkv,

@@ -52,6 +52,9 @@ struct rotary {
   at::Tensor cos, sin; ///< [positions, head_dim / 2] fp32, on the model's device
 };
 
+/// x [N, heads, dim] turned by its rows' angles, cos and sin [N, 1, dim / 2], on any device.
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
 /// How rows of a batch are laid out as rectangles: segments of like length together, each with its
 /// prefix before it, padded at their ends to the longest of the rectangle, which is less than twice as
 /// long as any. On the batch's device.
