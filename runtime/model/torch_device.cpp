@@ -43,7 +43,14 @@ void open_cuda_half(const std::string& where) {
 
 } // namespace
 
+bool nvidia_driver_here() {
+  static const bool here = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr;
+  return here;
+}
+
 void prepare_for_cuda() {
+  if (!nvidia_driver_here())
+    return;
   try {
     open_cuda_half({});
   } catch (const user_error&) {
@@ -52,6 +59,10 @@ void prepare_for_cuda() {
 }
 
 int cuda_devices(const std::string& where) {
+  // Without it the CUDA half couldn't be used, and often isn't installed: that it can't be opened
+  // would be the second thing to know.
+  if (!nvidia_driver_here())
+    throw user_error(where + ": found \"cuda\", but " + no_nvidia_driver + "; set \"cpu\"");
   open_cuda_half(where);
   return at::globalContext().hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
@@ -61,8 +72,8 @@ c10::Device torch_device(compute_device kind, int index, const std::string& wher
     return c10::kCPU;
   const auto count = cuda_devices(where);
   if (count == 0)
-    throw user_error(where + ": found \"cuda\", but this process sees no CUDA device (no GPU, no driver, "
-                             "or CUDA_VISIBLE_DEVICES hides it); set \"cpu\"");
+    throw user_error(where + ": found \"cuda\", but this process sees no CUDA device (no GPU, a "
+                             "driver too old, or CUDA_VISIBLE_DEVICES hides it); set \"cpu\"");
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index % count)};
 }
