@@ -129,9 +129,9 @@ TEST_CASE("run: generators, reward workers and the replay buffer may die; nothin
   auto s = tiny();
   s.rollout.eta = 1;
   s.generator.count = 2;
-  s.run.steps = 30;
+  s.run.steps = 1'000'000; // it ends when all have been killed
   s.supervisor.max_restarts = 100;
-  std::atomic<bool> ended{false};
+  std::atomic<bool> ended{false}, done{false};
   std::atomic<int> killed{0};
   std::thread killer;
   run_request request{.options = s, .directory = folder / "run", .quiet = true};
@@ -149,15 +149,13 @@ TEST_CASE("run: generators, reward workers and the replay buffer may die; nothin
             },
             [](const caf::error&) {});
       }
+      done = true;
     });
   };
+  request.interrupted = [&] { return done.load(); };
   std::string failure;
   try {
-    // The killer's actor must be gone before the system ends.
-    request.interrupted = [&] {
-      return false;
-    };
-    run_training(request);
+    CHECK(run_training(request) == run_outcome::interrupted);
   } catch (const std::exception& e) {
     failure = e.what();
   }
@@ -167,11 +165,11 @@ TEST_CASE("run: generators, reward workers and the replay buffer may die; nothin
   REQUIRE(failure == "");
   auto j = summary(folder / "run");
   INFO(j.dump());
-  REQUIRE(j["steps"] == 30);
-  REQUIRE(j["rollouts"]["trained"] == 30 * 16);
+  REQUIRE(j["steps"] > 0);
+  REQUIRE(j["rollouts"]["trained"] == j["steps"].get<int>() * 16);
   REQUIRE(j["rollouts"]["admitted"] == sum_of_states(j["rollouts"]));
   REQUIRE(j["staleness_max"].get<int>() <= 1);
-  REQUIRE(killed > 0);
+  REQUIRE(killed > 5);
 }
 
 TEST_CASE("run: a folder that holds another run is not overwritten") {
