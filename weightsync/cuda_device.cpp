@@ -45,6 +45,14 @@ cuda::number number_of(dtype t) {
   }
 }
 
+/// Where there is no driver CUDA says that it is too old.
+std::string why_no_gpu() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+    return "there is no NVIDIA driver on this machine (libcuda.so.1 is not found)";
+  return "CUDA finds no GPU: " + std::string(cudaGetErrorString(cudaGetLastError()));
+}
+
 } // namespace
 
 bool cuda_available() {
@@ -55,8 +63,7 @@ bool cuda_available() {
 memory_device& the_cuda_device() {
   static cuda_device device;
   if (!cuda_available())
-    throw user_error("weight_sync: tensors in GPU memory, but CUDA finds no GPU: "
-                     + std::string(cudaGetErrorString(cudaGetLastError())));
+    throw user_error("weight_sync: tensors in GPU memory, but " + why_no_gpu());
   return device;
 }
 
