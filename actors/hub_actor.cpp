@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <unistd.h>
 #include <utility>
 
 namespace millrace {
@@ -63,6 +64,11 @@ caf::behavior hub_state::start(hub_options options) {
   for (const auto& n : options_.options.cluster.nodes)
     members_[n.name] = {.declared = n, .counts = {{"generator", n.actors.generator},
                                                   {"reward", n.actors.reward}}};
+  auto& own = members_[options_.options.cluster.head()->name];
+  own.state = presence::up;
+  own.host = own.declared.host;
+  own.pid = getpid();
+  own.since = now_s(self_);
   self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
   self_->delayed_send(self_, after(options_.remind_s), tick_atom::value);
   return {
@@ -71,11 +77,7 @@ caf::behavior hub_state::start(hub_options options) {
     [this](const hub_opening& opening) {
       opening_ = opening;
       open_ = true;
-      const auto* head = options_.options.cluster.head();
-      auto& own = members_[head->name];
-      own.state = presence::up;
-      own.host = head->host;
-      own.agent = opening.supervisor;
+      members_[options_.options.cluster.head()->name].agent = opening.supervisor;
     },
     [this](node_joined_atom, const std::string& node, const caf::actor& introspector) {
       if (options_.introspector)

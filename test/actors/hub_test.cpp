@@ -103,6 +103,7 @@ TEST_CASE("hub: nodes wait until the stream is up, and are then let in") {
   CHECK(early.kind == welcome_kind::wait);
   CHECK(early.text == "warming up");
   CHECK(f.state_of("a") == "waiting");
+  CHECK(f.state_of("head") == "up");
   auto impatient = f.self->spawn(quiet_agent);
   CHECK(f.hello("b", impatient).kind == welcome_kind::wait);
   CHECK(f.state_of("b") == "waiting");
