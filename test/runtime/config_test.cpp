@@ -203,6 +203,8 @@ TEST_CASE("options that contradict each other are refused, with a reason") {
   refused(R"({"data": {"template": "Q"}})", "data.template: has no {question}");
   refused(R"({"data": {"held_out": 1.5}})", "data.held_out");
   refused(R"({"deterministic": true, "rollout": {"eta": 1}})", "deterministic: found true");
+  refused(R"({"deterministic": true, "rollout": {"eta": 0}, "generator": {"device": "cuda"}})",
+          "deterministic: found true with generator.device \"cuda\"");
   refused(R"({"algorithm": {"kl": {"coefficient": 0.1}}})", "with no reference");
   refused(R"({"eval": {"samples": 4}})", "eval.samples");
   refused(R"({"weight_sync": {"transport": "ucx", "protocols": "sm,tcp"}})", "weight_sync.protocols");
