@@ -2,7 +2,9 @@
 
 #include "runtime/error.hpp"
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -48,9 +50,13 @@ void remove_abandoned(const fs::path& under, const std::string& name) {
 scratch_folder::scratch_folder(const std::string& name, const fs::path& under) {
   remove_abandoned(under, name);
   auto pattern = (under / (name + "-XXXXXX")).string();
-  if (mkdtemp(pattern.data()) == nullptr)
-    throw user_error("can't make a folder in " + under.string()
-                     + "; set TMPDIR to one that can be written");
+  if (mkdtemp(pattern.data()) == nullptr) {
+    const std::string why = std::strerror(errno);
+    std::error_code failed;
+    throw user_error("can't make a folder in " + under.string() + ": " + why
+                     + (under == fs::temp_directory_path(failed)
+                          ? "; set TMPDIR to one that can be written" : ""));
+  }
   path_ = pattern;
   // It gets its name when it is locked, so that nobody finds it before.
   owner_ = locked(pattern + ".new", O_CREAT | O_EXCL | O_NOFOLLOW);
