@@ -1,5 +1,7 @@
 #include "trainer/parallel_logprobs.hpp"
 
+#include "runtime/model/tensor_parallel_ops.hpp"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,11 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-using group_pointer = std::shared_ptr<const model::tensor_group>;
-
-struct held_group : torch::CustomClassHolder {
-  group_pointer group;
-};
+using model::group_pointer;
 
 /// Where the targets lie in this rank's part of the vocabulary.
 struct own_targets {
@@ -60,9 +58,7 @@ struct logprobs : Function<logprobs> {
     ctx->saved_data["temperature"] = temperature;
     ctx->saved_data["first"] = first;
     ctx->saved_data["chunk"] = chunk;
-    auto held = c10::make_intrusive<held_group>();
-    held->group = group;
-    ctx->saved_data["group"] = c10::IValue::make_capsule(std::move(held));
+    ctx->saved_data["group"] = model::held(group);
     auto hits = at::cat(top1);
     ctx->mark_non_differentiable({hits});
     ctx->set_materialize_grads(false);
@@ -95,8 +91,7 @@ struct logprobs : Function<logprobs> {
       g_hidden.narrow(0, at, rows).copy_(at::mm(narrow, weight));
       g_weight.add_(at::mm(narrow.t(), part(hidden)));
     }
-    const auto holder = ctx->saved_data["group"].toCapsule();
-    static_cast<held_group&>(*holder).group->sum(g_hidden);
+    model::group_in(ctx->saved_data["group"]).sum(g_hidden);
     variable_list out(7);
     out[0] = g_hidden.to(hidden.scalar_type());
     out[1] = g_weight.to(weight.scalar_type());

@@ -15,21 +15,14 @@ struct held_group : torch::CustomClassHolder {
   group_pointer group;
 };
 
-c10::IValue hold(const group_pointer& group) {
-  auto held = c10::make_intrusive<held_group>();
-  held->group = group;
-  return c10::IValue::make_capsule(std::move(held));
-}
-
 struct into_group : Function<into_group> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
-    ctx->saved_data["group"] = hold(group);
+    ctx->saved_data["group"] = held(group);
     return x.view_as(x);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto holder = ctx->saved_data["group"].toCapsule();
     auto sum = grads[0].clone(at::MemoryFormat::Contiguous);
-    static_cast<held_group&>(*holder).group->sum(sum);
+    group_in(ctx->saved_data["group"]).sum(sum);
     return {sum, at::Tensor()};
   }
 };
@@ -64,40 +57,37 @@ at::Tensor own_sum(const tensor_group& group, const at::Tensor& x) {
   return part;
 }
 
-const tensor_group& group_in(AutogradContext* ctx) {
-  return *static_cast<held_group&>(*ctx->saved_data["group"].toCapsule()).group;
-}
-
 struct gather_tokens : Function<gather_tokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
                             std::int64_t tokens) {
-    ctx->saved_data["group"] = hold(group);
+    ctx->saved_data["group"] = held(group);
     return all_rows(*group, x, tokens);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {own_sum(group_in(ctx), grads[0]), at::Tensor(), at::Tensor()};
+    return {own_sum(group_in(ctx->saved_data["group"]), grads[0]), at::Tensor(), at::Tensor()};
   }
 };
 
 struct scatter_tokens : Function<scatter_tokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group) {
-    ctx->saved_data["group"] = hold(group);
+    ctx->saved_data["group"] = held(group);
     ctx->saved_data["tokens"] = x.size(0);
     return own_sum(*group, x);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {all_rows(group_in(ctx), grads[0], ctx->saved_data["tokens"].toInt()), at::Tensor()};
+    const auto tokens = ctx->saved_data["tokens"].toInt();
+    return {all_rows(group_in(ctx->saved_data["group"]), grads[0], tokens), at::Tensor()};
   }
 };
 
 struct collect_rows : Function<collect_rows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const group_pointer& group,
                             std::int64_t tokens) {
-    ctx->saved_data["group"] = hold(group);
+    ctx->saved_data["group"] = held(group);
     return all_rows(*group, x, tokens);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto& group = group_in(ctx);
+    const auto& group = group_in(ctx->saved_data["group"]);
     const auto whole = padded_rows(group, grads[0]);
     const auto rows = whole.size(0) / group.size;
     return {whole.narrow(0, group.rank * rows, rows), at::Tensor(), at::Tensor()};
@@ -105,6 +95,16 @@ struct collect_rows : Function<collect_rows> {
 };
 
 } // namespace
+
+c10::IValue held(const group_pointer& group) {
+  auto holder = c10::make_intrusive<held_group>();
+  holder->group = group;
+  return c10::IValue::make_capsule(std::move(holder));
+}
+
+const tensor_group& group_in(const c10::IValue& held) {
+  return *static_cast<held_group&>(*held.toCapsule()).group;
+}
 
 at::Tensor enter_group(const at::Tensor& x, const group_pointer& group, std::int64_t tokens) {
   if (!group)

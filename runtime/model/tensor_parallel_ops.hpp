@@ -10,9 +10,17 @@
 #include <cstdint>
 #include <memory>
 
+namespace c10 {
+struct IValue;
+}
+
 namespace millrace::model {
 
 using group_pointer = std::shared_ptr<const tensor_group>;
+
+/// A group as an operation notes it for its backward pass, and what is noted.
+c10::IValue held(const group_pointer& group);
+const tensor_group& group_in(const c10::IValue& held);
 
 /// x as it is; its gradient is summed over the ranks. Before what is split by outputs. Where the
 /// ranks share the tokens (tensor_group::sequence), x is this rank's and the result all `tokens`.
