@@ -4,6 +4,7 @@
 #include "trainer/nccl_module.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/model/torch_device.hpp"
 
 #include <dlfcn.h>
 
@@ -18,6 +19,9 @@ constexpr auto option = "trainer.device";
 
 /// Never closed: backends that it made may outlive everything else.
 nccl_module_function* open_module() {
+  if (!model::nvidia_driver_here())
+    throw user_error(std::string(option) + ": NCCL was asked for, but " + model::no_nvidia_driver
+                     + "; set trainer.device to \"cpu\"");
   const auto file = std::filesystem::read_symlink("/proc/self/exe").parent_path()
                     / "libmillrace_nccl.so";
   if (!std::filesystem::exists(file))
