@@ -4,6 +4,7 @@
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/safetensors.hpp"
 #include "runtime/random.hpp"
+#include "test/model/model_families.hpp"
 
 #ifdef MILLRACE_TEST_DEVICE_DECODER // the same tests once more, over the decoder for devices
 #include "runtime/model/device_decoder.hpp"
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,6 @@ namespace millrace::test {
 
 inline model::model_config engine_config(const std::string& type = "llama") {
   model::model_config c;
-  c.model_type = type;
   c.vocab_size = 31;
   c.hidden_size = 32;
   c.intermediate_size = 40;
@@ -30,10 +31,7 @@ inline model::model_config engine_config(const std::string& type = "llama") {
   c.head_dim = 12;
   c.max_position_embeddings = 96;
   c.initializer_range = 0.3;
-  c.qkv_bias = type == "qwen2";
-  c.qk_norm = type == "qwen3";
-  c.tie_word_embeddings = type == "qwen3";
-  return c;
+  return of_family(c, type);
 }
 
 /// Random weights of a seed into an engine's staging buffers, in its precision.

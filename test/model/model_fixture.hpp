@@ -5,6 +5,7 @@
 #include "runtime/model/model_config.hpp"
 #include "runtime/random.hpp"
 #include "runtime/scratch_folder.hpp"
+#include "test/model/model_families.hpp"
 
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +23,6 @@ struct scratch_folder : millrace::scratch_folder {
 /// A small model of each family, with sizes that are no multiple of the kernels' widths.
 inline model::model_config small_config(const std::string& type = "llama") {
   model::model_config c;
-  c.model_type = type;
   c.vocab_size = 37;
   c.hidden_size = 40;
   c.intermediate_size = 56;
@@ -32,10 +32,7 @@ inline model::model_config small_config(const std::string& type = "llama") {
   c.head_dim = 12;
   c.max_position_embeddings = 96;
   c.initializer_range = 0.2; // far from uniform, so that mistakes show
-  c.qkv_bias = type == "qwen2";
-  c.qk_norm = type == "qwen3";
-  c.tie_word_embeddings = type == "qwen3";
-  return c;
+  return of_family(c, type);
 }
 
 inline std::vector<std::int32_t> random_tokens(random_stream& draws, std::int64_t n,
