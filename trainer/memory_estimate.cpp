@@ -34,28 +34,50 @@ std::int64_t offloaded_bytes(const trainer_settings& t, std::int64_t of) {
   return 2 * of + 2 * static_cast<std::int64_t>(crossing);
 }
 
-/// Two copies of the weights and the KV cache of all generators, where they compute.
-void add_generators(std::vector<memory_item>& items, const model::model_config& c,
-                    const settings& s) {
-  const auto& g = s.generator;
-  const auto device = g.device == compute_device::cuda;
+/// Engines of one kind: where they compute, in which type, and for how many tokens they have room (0:
+/// whole sequences, within 4 GiB).
+struct engines {
+  std::string who;
+  std::int64_t count = 0;
+  compute_device where = compute_device::cpu;
+  weight_dtype type = weight_dtype::fp32;
+  std::int64_t cache_tokens = 0;
+};
+
+/// Two copies of the weights and the KV cache of each.
+void add_engines(std::vector<memory_item>& items, const model::model_config& c, const engines& e,
+                 std::int64_t max_batch) {
+  const auto device = e.where == compute_device::cuda;
   // Decoders on the host pack any type with what is staged in fp32, and cache in it.
-  const std::int64_t weight = !device || g.dtype == weight_dtype::fp32  ? fp32
-                              : g.dtype == weight_dtype::bf16           ? 2
-                                                                        : 1;
-  const std::int64_t element = device && g.dtype != weight_dtype::fp32 ? 2 : fp32;
-  const auto cache_tokens = g.kv_cache_tokens > 0
-                              ? g.kv_cache_tokens
-                              : static_cast<std::int64_t>(g.max_batch) * c.max_position_embeddings;
+  const std::int64_t weight = !device || e.type == weight_dtype::fp32  ? fp32
+                              : e.type == weight_dtype::bf16           ? 2
+                                                                       : 1;
+  const std::int64_t element = device && e.type != weight_dtype::fp32 ? 2 : fp32;
   const auto per_token = 2 * c.num_hidden_layers * c.key_value_size() * element;
-  auto cache = cache_tokens * per_token;
-  if (g.kv_cache_tokens == 0)
-    cache = std::min<std::int64_t>(cache, std::int64_t{4} << 30);
-  const auto count = std::to_string(g.count) + " × ";
-  items.push_back({"generators: weights", count + "(packed and staged)",
-                   g.count * 2 * parameters_of(c) * weight, device});
-  items.push_back({"generators: KV cache", count + std::to_string(cache / per_token) + " tokens",
-                   g.count * cache, device});
+  const auto cache = e.cache_tokens > 0
+                       ? e.cache_tokens * per_token
+                       : std::min(max_batch * c.max_position_embeddings * per_token,
+                                  std::int64_t{4} << 30);
+  const auto count = std::to_string(e.count) + " × ";
+  items.push_back({e.who + ": weights", count + "(packed and staged)",
+                   e.count * 2 * parameters_of(c) * weight, device});
+  items.push_back({e.who + ": KV cache", count + std::to_string(cache / per_token) + " tokens",
+                   e.count * cache, device});
+}
+
+/// Engines that only evaluate: the run's own, before and after training; and while it trains the
+/// evaluator's, unless another node has that.
+engines evaluating(const settings& s) {
+  const auto* head = s.cluster.head();
+  const auto& nodes = s.cluster.nodes;
+  const auto elsewhere = std::any_of(nodes.begin(), nodes.end(), [&](const node_settings& n) {
+    return &n != head && n.actors.evaluator > 0;
+  });
+  engines e{"evaluation", s.run.eval_every > 0 && !elsewhere ? 2 : 1};
+  const auto generates = head != nullptr ? head->actors.generator > 0 : s.generator.count > 0;
+  e.where = generates ? s.generator.device : s.trainer.device;
+  e.type = s.generator.dtype == weight_dtype::fp32 ? weight_dtype::fp32 : weight_dtype::bf16;
+  return e;
 }
 
 } // namespace
@@ -228,7 +250,9 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
                      s.generator.count * version});
   }
   auto length = c.max_position_embeddings; // prompt and answer
-  add_generators(items, c, s);
+  const auto& g = s.generator;
+  add_engines(items, c, {"generators", g.count, g.device, g.dtype, g.kv_cache_tokens}, g.max_batch);
+  add_engines(items, c, evaluating(s), g.max_batch);
   auto rollouts = s.replay_capacity() + s.rollout.max_concurrent;
   auto per_rollout = length * (4 + 4 + 4) + 512;
   items.push_back({"replay and ledger", std::to_string(rollouts) + " rollouts of "

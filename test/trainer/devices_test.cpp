@@ -1,6 +1,7 @@
 // What a CUDA device will compute, proven without one: operations composed of ATen's, on the CPU and on
 // a device that only says it is elsewhere (fake_device.hpp), where mixing devices throws.
 
+#include "test/model/model_families.hpp"
 #include "test/trainer/fake_device.hpp"
 #include "test/trainer/probe.hpp"
 #include "test/trainer/scratch_folder.hpp"
@@ -8,6 +9,7 @@
 #include "runtime/error.hpp"
 #include "runtime/model/torch_device.hpp"
 #include "runtime/model/transformer_ops.hpp"
+#include "runtime/model/weight_transfer.hpp"
 #include "trainer/c10d_backends.hpp"
 #include "trainer/full_device.hpp"
 #include "trainer/memory_estimate.hpp"
@@ -95,12 +97,8 @@ TEST_CASE("devices: forward and backward are those of composed operations on the
     for (auto compute : {at::kFloat, at::kBFloat16})
       for (bool again : {false, true}) {
         INFO(type);
-        auto c = tiny_config();
-        c.model_type = type;
-        c.qk_norm = c.model_type == "qwen3";
-        c.qkv_bias = c.model_type == "qwen2";
+        auto c = test::of_family(tiny_config(), type);
         c.output_bias = c.mlp_bias = c.qkv_bias;
-        c.tie_word_embeddings = !c.qk_norm;
         model::transformer here(c), there(c, fake_device());
         here.initialise(2);
         there.copy_from(here);
@@ -211,7 +209,7 @@ TEST_CASE("devices: a tensor's view tells its memory, and is copied from and to 
   auto t = at::arange(6, at::kFloat).view({2, 3});
   auto v = view_of("t", t);
   REQUIRE(v.memory == memory_kind::host);
-  REQUIRE(tensor_of_view(v).data_ptr() == t.data_ptr());
+  REQUIRE(model::tensor_of(v).data_ptr() == t.data_ptr());
   std::vector<float> out(6), in{6, 5, 4, 3, 2, 1};
   copy_out(v, reinterpret_cast<std::byte*>(out.data()));
   REQUIRE(out == std::vector<float>{0, 1, 2, 3, 4, 5});
@@ -291,29 +289,64 @@ TEST_CASE("memory: what is on a CUDA device, and what is not") {
   REQUIRE(total(trainer_memory(c, s)) == on_cpu + 8 * n);
 }
 
+namespace {
+
+/// Numbers in the KV cache of `tokens`.
+std::int64_t cached(const model::model_config& c, std::int64_t tokens) {
+  return tokens * 2 * c.num_hidden_layers * c.key_value_size();
+}
+
+} // namespace
+
 TEST_CASE("memory: generators on CUDA devices, in what they compute in") {
   auto s = tiny_settings();
   auto c = tiny_config();
   const auto n = parameters_of(c);
   s.generator.count = 3;
   s.generator.kv_cache_tokens = 100;
-  const auto cache = 100 * 2 * c.num_hidden_layers * c.key_value_size();
+  s.generator.max_batch = 5;
+  const auto cache = cached(c, 100);
+  const auto evaluation = 2 * n + cached(c, 5 * c.max_position_embeddings); // in numbers
   const auto on_host = total(run_memory(c, s)); // fp32
   REQUIRE(device_total(run_memory(c, s)) == 0);
   s.generator.device = compute_device::cuda;
-  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 4 + cache * 4));
-  REQUIRE(total(run_memory(c, s)) == on_host - 3 * (2 * n * 4 + cache * 4));
+  const auto there = 3 * (2 * n * 4 + cache * 4) + evaluation * 4;
+  REQUIRE(device_total(run_memory(c, s)) == there);
+  REQUIRE(total(run_memory(c, s)) == on_host - there);
   s.generator.dtype = weight_dtype::bf16;
-  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 2 + cache * 2));
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 2 + cache * 2) + evaluation * 2);
   const auto published = total(run_memory(c, s));
   s.generator.dtype = weight_dtype::fp8;
-  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n + cache * 2));
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n + cache * 2) + evaluation * 2); // not in 8 bits
   REQUIRE(total(run_memory(c, s)) == published); // as bf16
+}
+
+TEST_CASE("memory: engines that evaluate, where they compute") {
+  auto s = tiny_settings();
+  auto c = tiny_config();
+  const auto engine = 4 * (2 * parameters_of(c) + cached(c, s.generator.max_batch * 64));
+  const auto once = total(run_memory(c, s));
+  s.run.eval_every = 10; // while it trains, too
+  REQUIRE(total(run_memory(c, s)) == once + engine);
+  s.generator.kv_cache_tokens = s.generator.max_batch * 64; // theirs is the generators' only
+  REQUIRE(total(run_memory(c, s)) == once + engine);
+  s.generator.device = compute_device::cuda;
+  REQUIRE(device_total(run_memory(c, s)) == (s.generator.count + 2) * engine);
+  // The evaluator on a node of its own; the generators elsewhere.
+  s.generator.device = compute_device::cpu;
+  s.trainer.device = compute_device::cuda;
+  const auto trainer = device_total(trainer_memory(c, s));
+  REQUIRE(device_total(run_memory(c, s)) == trainer);
+  s.cluster.nodes.resize(2);
+  s.cluster.nodes[0].actors.trainer = 1;
+  REQUIRE(device_total(run_memory(c, s)) == trainer + 2 * engine);
+  s.cluster.nodes[1].actors.evaluator = 1;
+  REQUIRE(device_total(run_memory(c, s)) == trainer + engine);
 }
 
 namespace {
 
-/// CUDA devices here; `why` there are none, where libtorch's CUDA half is missing.
+/// CUDA devices here; `why` there are none, where the driver or libtorch's CUDA half is missing.
 int devices_here(std::string& why) {
   try {
     return model::cuda_devices("trainer.device");
@@ -362,6 +395,7 @@ TEST_CASE("NCCL without a device, or without CUDA, is refused in one line") {
     const std::string text = e.what();
     INFO(text);
     REQUIRE_THAT(text, Catch::StartsWith("trainer.device: NCCL"));
+    REQUIRE((text.find(model::no_nvidia_driver) != text.npos) == !model::nvidia_driver_here());
     REQUIRE_THAT(text, Catch::Contains("set trainer.device to \"cpu\"")
                          || Catch::Contains("./quickstart build"));
     REQUIRE(text.find('\n') == std::string::npos);
