@@ -6,6 +6,7 @@
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/model/safetensors.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "runtime/model/weight_transfer.hpp"
 #include "trainer/full_device.hpp"
 #include "trainer/policy_parts.hpp"
 #include "trainer/starting_model.hpp"
@@ -83,7 +84,7 @@ policy::parts::collected_tensors(std::vector<at::Tensor>& memory) const {
     return {};
   at::NoGradGuard no_grad;
   for (auto& v : views) {
-    auto own = tensor_of_view(v);
+    auto own = model::tensor_of(v);
     auto shape = v.shape;
     auto slice = model::slice_of(network.whole_config(), v.name, 0, mesh->grid.tp);
     if (slice.dimension >= 0)
@@ -197,7 +198,7 @@ void policy::parts::fill_tensors(
   if (auto* o = optimizer(); o && mesh)
     o->gather_state();
   for (const auto& into : training_tensors()) {
-    auto own = tensor_of_view(into);
+    auto own = model::tensor_of(into);
     if (!mesh) {
       copy_in(into, file(into));
       continue;

@@ -1,17 +1,21 @@
 #include "trainer/tensor_memory.hpp"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
+#include "runtime/model/weight_transfer.hpp"
 
-#include <algorithm>
+#include <ATen/core/grad_mode.h>
+
 #include <cstring>
+#include <utility>
 
 namespace millrace::trainer {
 
 namespace {
 
-at::Tensor on_host(std::byte* memory, at::IntArrayRef shape) {
-  return at::from_blob(memory, shape, at::kFloat);
+/// What `v` is of, in the host's memory.
+at::Tensor on_host(tensor_view v, std::byte* memory) {
+  v.data = memory;
+  v.memory = memory_kind::host;
+  return model::tensor_of(v);
 }
 
 } // namespace
@@ -22,20 +26,13 @@ tensor_view view_of(std::string name, const at::Tensor& t) {
           t.is_cuda() ? memory_kind::cuda : memory_kind::host};
 }
 
-at::Tensor tensor_of_view(const tensor_view& v) {
-  ensure(v.type == dtype::f32, "what is trained is fp32");
-  return at::from_blob(v.data, v.shape,
-                       at::TensorOptions(at::kFloat)
-                         .device(v.memory == memory_kind::cuda ? at::kCUDA : at::kCPU));
-}
-
 void copy_out(const tensor_view& v, std::byte* to) {
   if (v.memory == memory_kind::host) {
     std::memcpy(to, v.data, v.bytes());
     return;
   }
   at::NoGradGuard no_grad;
-  on_host(to, v.shape).copy_(tensor_of_view(v));
+  on_host(v, to).copy_(model::tensor_of(v));
 }
 
 void copy_in(const tensor_view& v, const std::byte* from) {
@@ -44,7 +41,7 @@ void copy_in(const tensor_view& v, const std::byte* from) {
     return;
   }
   at::NoGradGuard no_grad;
-  tensor_of_view(v).copy_(on_host(const_cast<std::byte*>(from), v.shape));
+  model::tensor_of(v).copy_(on_host(v, const_cast<std::byte*>(from)));
 }
 
 void host_tensors::take(const std::vector<tensor_view>& views) {

@@ -14,9 +14,6 @@ namespace millrace::trainer {
 /// The memory of a contiguous fp32 tensor, for files and transfers. Valid as long as the tensor.
 tensor_view view_of(std::string name, const at::Tensor& t);
 
-/// The fp32 tensor that a view is of: the same memory, wherever it is.
-at::Tensor tensor_of_view(const tensor_view& v);
-
 /// Copies a view's contents to host memory, v.bytes() of it; and from there.
 void copy_out(const tensor_view& v, std::byte* to);
 void copy_in(const tensor_view& v, const std::byte* from);
