@@ -1,7 +1,5 @@
 #pragma once
 
-#include "runtime/error.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
