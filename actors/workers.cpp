@@ -162,8 +162,7 @@ child_spec worker_factory::old_logits(const stream_handles& peers) {
       staging_options{s.weight_sync.timeout_s, s.weight_sync.retries + 1},
       [versions, name, told = false](version v) mutable {
         if (!versions->keep(v) && !std::exchange(told, true))
-          log::warning(name, "algorithm.snapshot: the budgets have no room for all versions that "
-                             "tokens may be of; those of the oldest are served by the fallback");
+          log::warning(name, versions->given_up());
       });
     receiver_options receiver;
     receiver.name = fresh_receiver_name(name);

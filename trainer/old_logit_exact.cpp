@@ -12,7 +12,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -107,11 +106,9 @@ private:
 };
 
 std::filesystem::path folder_for(const snapshot_settings& s, const rank_mesh* mesh) {
-  static std::atomic<int> serial{0};
   if (!s.folder.empty())
     return mesh && mesh->rank > 0 ? s.folder + "-rank-" + std::to_string(mesh->rank) : s.folder;
-  return std::filesystem::temp_directory_path()
-         / ("millrace-versions-" + std::to_string(::getpid()) + "-" + std::to_string(++serial));
+  return std::filesystem::temp_directory_path() / ("millrace-versions-" + std::to_string(::getuid()));
 }
 
 } // namespace
@@ -163,7 +160,7 @@ public:
     out.costs.disk_bytes = used.disk_bytes;
     out.costs.copying_s = used.seconds - copied_before_;
     copied_before_ = used.seconds;
-    tell_once(used, out);
+    tell_once(out);
     return out;
   }
 
@@ -264,20 +261,17 @@ private:
          average_ ? old_logit_route::ewma : old_logit_route::recompute, out);
   }
 
-  void tell_once(const ring_usage& used, old_log_probs& out) {
-    if (used.refused > 0 && !told_refused_)
-      out.remarks.push_back("algorithm.snapshot: the budgets have no room for all "
-                            + std::to_string(ring_->limits().versions)
-                            + " versions; tokens of those given up are served by the fallback");
-    if (!used.disk_problem.empty() && !told_disk_)
-      out.remarks.push_back(used.disk_problem + "; no version goes to disk any more");
-    told_refused_ = used.refused > 0;
-    told_disk_ = !used.disk_problem.empty();
+  void tell_once(old_log_probs& out) {
+    auto why = ring_->given_up();
+    if (!why.empty() && why != told_)
+      out.remarks.push_back(why);
+    told_ = std::move(why);
   }
 
   std::optional<model::transformer> scratch_;
   double copied_before_ = 0;
-  bool told_refused_ = false, told_disk_ = false, told_fallback_ = false;
+  std::string told_; ///< of the versions that are given up
+  bool told_fallback_ = false;
 };
 
 /// The last versions are kept, and each step makes one forward per version present in its batch.

@@ -36,8 +36,10 @@ std::vector<tensor_view> old_logit_versions::staging() const { return parts_->st
 bool old_logit_versions::keep(version v) {
   at::set_num_threads(parts_->threads); // of whoever fetches
   parts_->ring->put(v, parts_->staging.flat());
-  return parts_->ring->usage().refused == 0;
+  return given_up().empty();
 }
+
+std::string old_logit_versions::given_up() const { return parts_->ring->given_up(); }
 
 const std::shared_ptr<old_logit_worker>& old_logit_versions::worker() const {
   return parts_->worker;

@@ -4,6 +4,7 @@
 #include "runtime/tensor_view.hpp"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace millrace::model {
@@ -30,8 +31,9 @@ public:
   /// All parameters, fp32, by Hugging Face's names. The same memory for every version.
   [[nodiscard]] std::vector<tensor_view> staging() const;
   /// Staging holds all of `v`, which is younger than all before: from now on the worker may use it.
-  /// False when the budgets have no room for as many versions as are to be kept.
+  /// False when versions are given up before their time: given_up() says why.
   bool keep(version v);
+  [[nodiscard]] std::string given_up() const;
   /// What computes with them, on another thread than the one that fetches.
   [[nodiscard]] const std::shared_ptr<old_logit_worker>& worker() const;
 

@@ -1,6 +1,7 @@
 #include "trainer/version_ring.hpp"
 
 #include "runtime/error.hpp"
+#include "runtime/scratch_folder.hpp"
 #include "trainer/stopwatch.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -29,9 +30,27 @@ struct open_file {
 };
 
 [[noreturn]] void refuse(const fs::path& path, const char* what) {
-  throw user_error("algorithm.snapshot: can't " + std::string(what) + " " + path.string() + ": "
-                   + std::strerror(errno) + "; set algorithm.snapshot.folder to a disk with room");
+  throw user_error("algorithm.snapshot.folder: can't " + std::string(what) + " " + path.string()
+                   + ": " + std::strerror(errno) + "; set it to a folder on a disk with room");
 }
+
+constexpr auto own_name = "versions";
+
+/// Rings are all that uses the folder: it is there for one that is alive, or was killed.
+bool only_of_rings(const fs::path& folder) {
+  std::error_code failed;
+  const fs::directory_iterator all(folder, failed);
+  return !failed && all != fs::directory_iterator()
+         && std::all_of(begin(all), end(all), [](const fs::directory_entry& e) {
+              return e.path().filename().string().starts_with(std::string(own_name) + "-");
+            });
+}
+
+[[noreturn]] void refuse_folder(const std::string& why) {
+  throw user_error("algorithm.snapshot.folder: " + why + "; set it to a folder that can be written, "
+                   "or algorithm.snapshot.disk_bytes to 0");
+}
+
 
 void write_all(const fs::path& path, const std::byte* data, std::int64_t bytes) {
   open_file file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
@@ -66,21 +85,46 @@ std::byte* bytes_of(at::Tensor& t) { return reinterpret_cast<std::byte*>(t.data_
 
 } // namespace
 
+class version_ring::disk_folder : public scratch_folder {
+public:
+  using scratch_folder::scratch_folder;
+
+  /// One of this process in `folder`, after what dead ones have left there is gone.
+  static std::unique_ptr<disk_folder> make(const fs::path& folder) {
+    for (int tries = 1;; ++tries) {
+      std::error_code failed;
+      fs::create_directories(folder, failed);
+      if (failed)
+        refuse_folder("can't make " + folder.string() + ": " + failed.message());
+      try {
+        return std::make_unique<disk_folder>(own_name, folder);
+      } catch (const user_error& e) {
+        // Another process may just have removed the folder as the last that was in it.
+        if (tries == 3 || fs::exists(folder, failed))
+          refuse_folder(e.what());
+      }
+    }
+  }
+};
+
 version_ring::version_ring(ring_limits limits) : limits_(std::move(limits)) {
   ensure(limits_.versions > 0, "version_ring: room for no version");
+  if (limits_.disk_bytes == 0)
+    return;
+  std::error_code failed;
+  tidy_ = !fs::exists(limits_.folder, failed) || only_of_rings(limits_.folder);
+  disk_ = disk_folder::make(limits_.folder);
 }
 
 version_ring::~version_ring() {
+  disk_.reset();
   std::error_code ignored;
-  for (auto& s : slots_)
-    if (s.where == place::disk)
-      fs::remove(file_of(s.v), ignored);
-  if (made_)
-    fs::remove(*made_, ignored); // only when it is empty
+  if (tidy_)
+    fs::remove(limits_.folder, ignored); // only when it is empty
 }
 
 fs::path version_ring::file_of(version v) const {
-  return limits_.folder / ("v" + std::to_string(v.value) + ".f32");
+  return disk_->path() / ("v" + std::to_string(v.value) + ".f32");
 }
 
 std::int64_t version_ring::budget(place p) const {
@@ -128,8 +172,6 @@ bool version_ring::move_down(slot& s) {
   if (!usage_.disk_problem.empty() || !make_room(place::disk, s.bytes))
     return false;
   try {
-    if (!made_ && fs::create_directories(limits_.folder))
-      made_ = limits_.folder;
     auto host = s.weights.to(at::kCPU).contiguous();
     write_all(file_of(s.v), bytes_of(host), s.bytes);
   } catch (const std::exception& e) {
@@ -219,9 +261,11 @@ bool version_ring::load(version v, at::Tensor into) {
       return false;
     bytes = s->bytes;
     weights = s->weights;
-    path = file_of(v);
-    if (s->where == place::disk && (file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0)
-      refuse(path, "read");
+    if (s->where == place::disk) {
+      path = file_of(v);
+      if ((file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) < 0)
+        refuse(path, "read");
+    }
   }
   {
     stopwatch timer(took);
@@ -265,6 +309,17 @@ version version_ring::newest() const {
 ring_usage version_ring::usage() const {
   std::lock_guard lock(guard_);
   return usage_;
+}
+
+std::string version_ring::given_up() const {
+  std::lock_guard lock(guard_);
+  if (!usage_.disk_problem.empty())
+    return usage_.disk_problem + "; no version goes to disk any more, and the fallback serves "
+                                 "tokens of those that there is no other room for";
+  return usage_.refused == 0 ? ""
+                             : "algorithm.snapshot: the budgets have no room for all "
+                                 + std::to_string(limits_.versions)
+                                 + " versions; tokens of those given up are served by the fallback";
 }
 
 } // namespace millrace::trainer

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <list>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +20,8 @@ struct ring_limits {
   std::int64_t device_bytes = 0; ///< of the weights' own device, where that isn't the host
   std::int64_t memory_bytes = 0; ///< of the host
   std::int64_t disk_bytes = 0;
-  std::filesystem::path folder; ///< for what lies on disk; made when needed, emptied at the end
+  /// For what lies on disk: each ring has a folder of its own in it. Made where it isn't there.
+  std::filesystem::path folder;
 };
 
 struct ring_usage {
@@ -39,6 +40,8 @@ struct ring_usage {
 /// full from then on. Thread-safe.
 class version_ring {
 public:
+  /// Where versions may go to disk, what killed processes have left in the folder is removed, which no
+  /// other ring uses. \throws user_error when nothing can be made there
   explicit version_ring(ring_limits limits);
   /// Removes what is on disk.
   ~version_ring();
@@ -60,9 +63,12 @@ public:
   /// The youngest that ever came, held or not; no_version before the first.
   [[nodiscard]] version newest() const;
   [[nodiscard]] ring_usage usage() const;
+  /// Why versions are given up before their time, or soon will be; empty: none is.
+  [[nodiscard]] std::string given_up() const;
   [[nodiscard]] const ring_limits& limits() const { return limits_; }
 
 private:
+  class disk_folder;
   enum class place : std::uint8_t { device, memory, disk };
   struct slot {
     version v;
@@ -83,7 +89,8 @@ private:
   std::list<slot> slots_; ///< oldest first
   version newest_ = no_version;
   ring_usage usage_;
-  std::optional<std::filesystem::path> made_; ///< the folder, where it was made here
+  std::unique_ptr<disk_folder> disk_; ///< null where nothing goes to disk
+  bool tidy_ = false; ///< limits_.folder is to go with the last that is in it
   std::vector<at::Tensor> spare_; ///< host memory of dropped versions: touching new memory is slow
 };
 

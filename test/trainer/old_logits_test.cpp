@@ -14,6 +14,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 using namespace millrace;
@@ -286,6 +289,45 @@ TEST_CASE("snapshot: budgets hold, from memory to disk and beyond") {
     REQUIRE(st.old_logits.memory_bytes <= 2 * bytes);
     REQUIRE(st.old_logits.disk_bytes <= bytes);
   }
+}
+
+TEST_CASE("snapshot: a folder that can't be written is told before training") {
+  scratch_folder dir;
+  const auto file = dir.path / "file";
+  std::ofstream(file) << "no folder";
+  auto s = exact_settings(old_logits_source::snapshot);
+  s.algorithm.snapshot.folder = file;
+  s.algorithm.snapshot.disk_bytes = 1 << 20;
+  auto network = tiny_network();
+  REQUIRE_THROWS_WITH(reinforcement(network, s),
+                      Catch::StartsWith("algorithm.snapshot.folder: can't make " + file.string() + ": "));
+  s.algorithm.old_logits = old_logits_source::recompute; // which keeps nothing
+  REQUIRE_NOTHROW(reinforcement(network, s));
+}
+
+TEST_CASE("snapshot: a disk that fills while training goes on is told once, by its name") {
+  scratch_folder dir;
+  auto s = exact_settings(old_logits_source::snapshot);
+  auto network = tiny_network();
+  s.algorithm.snapshot.folder = dir.path;
+  s.algorithm.snapshot.memory_bytes = static_cast<std::int64_t>(2 * network.flat().nbytes());
+  s.algorithm.snapshot.disk_bytes = 1 << 30;
+  reinforcement trainer(network, s);
+  for (const auto& own : std::filesystem::directory_iterator(dir.path))
+    if (own.is_directory())
+      std::filesystem::create_symlink("/dev/full", own.path() / "v1.f32"); // v0 has room
+  std::vector<std::string> remarks;
+  for (version v{0}; v.value < 10; v = v.next())
+    for (const auto& r : trainer.step(v, random_groups(5, 4, 3, v, eta)).remarks)
+      remarks.push_back(r);
+  const auto told = [&](const std::string& part) {
+    return std::count_if(remarks.begin(), remarks.end(), [&](const std::string& r) {
+      return r.find(part) != std::string::npos;
+    });
+  };
+  REQUIRE(told("algorithm.snapshot.folder: can't write " + dir.path.string()) == 1);
+  REQUIRE(told("No space left on device") == 1);
+  REQUIRE(told("the budgets have no room") == 0);
 }
 
 TEST_CASE("interrupt: a generator that stays behind costs exactness, unless there are slots for it") {

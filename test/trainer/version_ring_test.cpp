@@ -14,6 +14,10 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 using namespace millrace;
 using namespace millrace::trainer;
@@ -27,9 +31,20 @@ constexpr std::int64_t bytes = numbers * 4;
 
 at::Tensor weights(int v) { return at::full({numbers}, 0.1F + static_cast<float>(v)); }
 
-bool right(version_ring& ring, int v) {
+bool right_as(version_ring& ring, int v, int content) {
   auto into = at::zeros({numbers});
-  return ring.load({v}, into) && into.equal(weights(v));
+  return ring.load({v}, into) && into.equal(weights(content));
+}
+
+bool right(version_ring& ring, int v) { return right_as(ring, v, v); }
+
+fs::path only_folder_in(const fs::path& folder) {
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory())
+      all.push_back(entry.path());
+  REQUIRE(all.size() == 1);
+  return all[0];
 }
 
 } // namespace
@@ -79,9 +94,8 @@ TEST_CASE("whatever comes, no budget is exceeded and what is held is right") {
         REQUIRE(u.peak_disk_bytes <= limits.disk_bytes);
         REQUIRE(u.memory_bytes + u.disk_bytes == static_cast<std::int64_t>(held.size()) * bytes);
         std::int64_t on_disk = 0;
-        if (fs::exists(limits.folder))
-          for (const auto& f : fs::directory_iterator(limits.folder))
-            on_disk += static_cast<std::int64_t>(f.file_size());
+        for (const auto& f : fs::recursive_directory_iterator(limits.folder))
+          on_disk += f.is_regular_file() ? static_cast<std::int64_t>(f.file_size()) : 0;
         REQUIRE(on_disk == u.disk_bytes);
       }
     }
@@ -89,15 +103,84 @@ TEST_CASE("whatever comes, no budget is exceeded and what is held is right") {
   }
 }
 
-TEST_CASE("a disk that refuses counts as full") {
+TEST_CASE("a folder that can't be written is refused before anything is kept") {
   scratch_folder dir;
-  std::ofstream(dir.path / "file") << "no folder";
-  version_ring ring(ring_limits{4, 0, 2 * bytes, 10 * bytes, dir.path / "file" / "below"});
+  const auto file = dir.path / "file";
+  std::ofstream(file) << "no folder";
+  const auto refused = [](const fs::path& folder) {
+    version_ring ring({4, 0, 2 * bytes, 10 * bytes, folder});
+  };
+  const auto begins = [](const fs::path& folder) {
+    return Catch::StartsWith("algorithm.snapshot.folder: can't make " + folder.string() + ": Not a dir");
+  };
+  REQUIRE_THROWS_WITH(refused(file), begins(file) && Catch::Contains("disk_bytes to 0"));
+  REQUIRE_THROWS_WITH(refused(file / "below"), begins(file / "below"));
+  REQUIRE_THROWS_WITH(refused("/proc/self/task"), // a folder, but nobody's to write
+                      Catch::StartsWith("algorithm.snapshot.folder: can't make a folder in /proc/"));
+  version_ring not_asked_for(ring_limits{4, 0, 2 * bytes, 0, file / "below"});
+}
+
+TEST_CASE("a disk that refuses later counts as full, and is what is told") {
+  scratch_folder dir;
+  version_ring ring(ring_limits{4, 0, 2 * bytes, 10 * bytes, dir.path});
+  const auto own = only_folder_in(dir.path);
+  fs::create_symlink("/dev/full", own / "v0.f32");
   for (int v = 0; v < 5; ++v)
     REQUIRE(ring.put({v}, weights(v)));
   REQUIRE((ring.versions() == std::vector<version>{{3}, {4}}));
-  REQUIRE(!ring.usage().disk_problem.empty());
+  REQUIRE(ring.usage().disk_bytes == 0);
+  REQUIRE_THAT(ring.given_up(), Catch::StartsWith("algorithm.snapshot.folder: can't write ")
+                                  && Catch::Contains(own.string())
+                                  && Catch::Contains("No space left on device")
+                                  && !Catch::Contains("budget"));
   REQUIRE(right(ring, 3));
+}
+
+TEST_CASE("budgets that are too small are told as such") {
+  version_ring ring({.versions = 3, .memory_bytes = 2 * bytes});
+  for (int v = 0; v < 3; ++v) {
+    REQUIRE(ring.given_up().empty());
+    ring.put({v}, weights(v));
+  }
+  REQUIRE_THAT(ring.given_up(), Catch::StartsWith("algorithm.snapshot: the budgets have no room"));
+}
+
+TEST_CASE("lives that share a folder on disk don't share what lies there") {
+  scratch_folder dir;
+  const ring_limits disk_only{4, 0, 0, 10 * bytes, dir.path / "versions"};
+  const auto dead = ::fork();
+  if (dead == 0) { // killed with two versions on disk
+    version_ring ring(disk_only);
+    const bool kept = ring.put({1}, weights(1)) && ring.put({2}, weights(2));
+    ::_exit(kept ? 0 : 1);
+  }
+  int status = 1;
+  REQUIRE(::waitpid(dead, &status, 0) == dead);
+  REQUIRE(status == 0);
+  const auto left = only_folder_in(disk_only.folder);
+  REQUIRE(fs::exists(left / "v2.f32"));
+  {
+    version_ring next(disk_only);
+    REQUIRE(!fs::exists(left));
+    REQUIRE(!next.holds({2}));
+    REQUIRE(next.put({2}, weights(7)));
+    version_ring beside(disk_only); // which is alive
+    REQUIRE(beside.put({2}, weights(9)));
+    REQUIRE(right_as(next, 2, 7));
+    REQUIRE(right_as(beside, 2, 9));
+  }
+  REQUIRE(!fs::exists(disk_only.folder));
+}
+
+TEST_CASE("a folder that was there stays") {
+  scratch_folder dir;
+  const ring_limits limits{2, 0, 0, 10 * bytes, dir.path / "versions"};
+  fs::create_directories(limits.folder);
+  REQUIRE(version_ring(limits).put({0}, weights(0)));
+  REQUIRE(fs::is_empty(limits.folder));
+  std::ofstream(limits.folder / "notes") << "mine";
+  REQUIRE(version_ring(limits).put({0}, weights(0)));
+  REQUIRE(fs::exists(limits.folder / "notes"));
 }
 
 TEST_CASE("a reader beside a writer never sees half of two versions") {
