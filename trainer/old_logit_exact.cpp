@@ -3,18 +3,15 @@
 #include "runtime/error.hpp"
 #include "trainer/collectives.hpp"
 #include "trainer/old_logit_average.hpp"
+#include "trainer/old_logit_gathering.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/old_logit_store.hpp"
 #include "trainer/old_logit_worker.hpp"
 #include "trainer/parallel.hpp"
 #include "trainer/version_ring.hpp"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
-#include <cmath>
 #include <optional>
-#include <set>
 #include <unistd.h>
 #include <unordered_map>
 #include <utility>
@@ -22,88 +19,6 @@
 namespace millrace::trainer {
 
 namespace {
-
-/// Whose log-probs this rank computes: siblings together, whichever step they are trained in.
-struct rank_share {
-  std::int64_t rank = 0, ranks = 1;
-  explicit rank_share(rank_mesh* mesh)
-      : rank(mesh ? mesh->data_index() : 0), ranks(mesh ? mesh->grid.dp : 1) {}
-  [[nodiscard]] bool has(rollout_id id) const {
-    return static_cast<std::uint64_t>(id.group) % static_cast<std::uint64_t>(ranks)
-           == static_cast<std::uint64_t>(rank);
-  }
-};
-
-/// The log-probs of a batch while they are being gathered. Other ranks' are nothing to be looked for.
-class gathering {
-public:
-  gathering(const batch_scorer& scorer, const rank_share& share)
-      : sequences_(scorer.sequences()) {
-    auto tokens = static_cast<std::size_t>(scorer.layout().tokens());
-    logp_.assign(tokens, unknown_logp);
-    routes_.assign(tokens, old_logit_route::recompute);
-    known_.assign(tokens, false);
-    std::int32_t next = 0;
-    for (const auto& s : sequences_) {
-      auto& places = places_.emplace_back(s.tokens.size(), -1);
-      for (std::size_t t = 0; t < s.tokens.size(); ++t)
-        if (s.versions[t] >= 0) {
-          known_[static_cast<std::size_t>(next)] = !share.has(s.id);
-          places[t] = next++;
-        }
-    }
-    others_ = known_;
-  }
-
-  [[nodiscard]] bool missing(std::size_t s, std::size_t t) const {
-    return places_[s][t] >= 0 && !known_[static_cast<std::size_t>(places_[s][t])];
-  }
-  void set(std::size_t s, std::size_t t, float logp, old_logit_route route) {
-    auto i = static_cast<std::size_t>(places_[s][t]);
-    logp_[i] = logp;
-    routes_[i] = route;
-    known_[i] = true;
-  }
-  /// Versions of which something is missing, with how many tokens; youngest first.
-  [[nodiscard]] std::map<version, std::int64_t, std::greater<>> missing_versions() const {
-    std::map<version, std::int64_t, std::greater<>> out;
-    for (std::size_t s = 0; s < sequences_.size(); ++s)
-      for (std::size_t t = 0; t < sequences_[s].tokens.size(); ++t)
-        if (missing(s, t))
-          ++out[{sequences_[s].versions[t]}];
-    return out;
-  }
-
-  /// Every rank gets what the others have computed.
-  void exchange(collectives& data) {
-    std::vector<std::int32_t> routes(routes_.size());
-    for (std::size_t i = 0; i < others_.size(); ++i) {
-      logp_[i] = others_[i] ? 0 : logp_[i];
-      routes[i] = others_[i] ? 0 : static_cast<std::int32_t>(routes_[i]);
-    }
-    auto logp = tensor_of(logp_), route = tensor_of(routes);
-    data.all_reduce(logp);
-    data.all_reduce(route);
-    for (std::size_t i = 0; i < others_.size(); ++i) {
-      logp_[i] = logp.const_data_ptr<float>()[i];
-      routes_[i] = static_cast<old_logit_route>(route.const_data_ptr<std::int32_t>()[i]);
-    }
-  }
-
-  void write(old_log_probs& out) && {
-    for (auto r : routes_)
-      ++out.served[std::string(names(r)[static_cast<std::size_t>(r)])];
-    out.logp = tensor_of(logp_);
-    out.routes = std::move(routes_);
-  }
-
-private:
-  std::span<const training_sequence> sequences_;
-  std::vector<std::vector<std::int32_t>> places_; ///< by sequence and token; −1: not sampled
-  std::vector<float> logp_;
-  std::vector<old_logit_route> routes_;
-  std::vector<bool> known_, others_;
-};
 
 std::filesystem::path folder_for(const snapshot_settings& s, const rank_mesh* mesh) {
   if (!s.folder.empty())
@@ -139,7 +54,7 @@ public:
 
   old_log_probs before_step(const old_logits_request& r) final {
     old_log_probs out;
-    gathering batch(r.scorer, share_);
+    old_logit_gathering batch(r.scorer, share_);
     std::vector<std::size_t> all(r.first_minibatch.begin(), r.first_minibatch.end());
     all.insert(all.end(), r.others.begin(), r.others.end());
     from_before(batch, r, out);
@@ -182,7 +97,7 @@ public:
 
 protected:
   /// Route 1: what was computed beforehand.
-  virtual void from_before(gathering& batch, const old_logits_request& r, old_log_probs& out) = 0;
+  virtual void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs& out) = 0;
   /// Of tokens that this step computes.
   [[nodiscard]] virtual old_logit_route own_route() const { return old_logit_route::snapshot; }
   /// Before the first update: θ is still the version trained from.
@@ -205,7 +120,7 @@ protected:
     return held ? &*scratch_ : nullptr;
   }
 
-  void fill(gathering& batch, std::optional<version> v, std::span<const std::size_t> which,
+  void fill(old_logit_gathering& batch, std::optional<version> v, std::span<const std::size_t> which,
             const model::transformer& network, const old_logits_request& r, old_logit_route route,
             old_log_probs& out) {
     auto tokens = score_version(
@@ -224,7 +139,7 @@ protected:
   std::optional<old_logit_average> average_;
 
 private:
-  void fall_back(gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
+  void fall_back(old_logit_gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
                  old_log_probs& out) {
     auto missing = batch.missing_versions();
     if (missing.empty())
@@ -255,7 +170,7 @@ private:
            + " and the current one";
   }
 
-  void serve(gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
+  void serve(old_logit_gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
              old_log_probs& out) {
     fill(batch, std::nullopt, all, average_ ? average_->network() : r.network, r,
          average_ ? old_logit_route::ewma : old_logit_route::recompute, out);
@@ -280,7 +195,7 @@ public:
   using kept_versions::kept_versions;
 
 private:
-  void from_before(gathering&, const old_logits_request&, old_log_probs&) override {}
+  void from_before(old_logit_gathering&, const old_logits_request&, old_log_probs&) override {}
   void keep(const old_logits_request& r) override {
     if (settings_.rollout.eta > 0 && settings_.algorithm.snapshot.versions != 1
         && !ring_->holds(r.training_from))
@@ -313,7 +228,7 @@ public:
   }
 
 private:
-  void from_before(gathering& batch, const old_logits_request& r, old_log_probs&) override {
+  void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs&) override {
     std::unordered_map<rollout_id, const old_log_prob_list*> known;
     for (const auto& k : r.supply.known)
       known[k.id] = &k;
@@ -344,7 +259,7 @@ public:
   using kept_versions::kept_versions;
 
 private:
-  void from_before(gathering& batch, const old_logits_request& r, old_log_probs& out) override {
+  void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs& out) override {
     score_in_flight(r, out);
     auto sequences = r.scorer.sequences();
     for (std::size_t s = 0; s < sequences.size(); ++s) {
