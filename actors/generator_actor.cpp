@@ -92,7 +92,10 @@ void generator_state::wake() {
     seen_.waiting("controller", draining_ ? "nothing: it is stopping" : "rollouts to start");
     return;
   }
-  seen_.working("decoding");
+  if (const auto other = engine_->waits_for(); !other.empty())
+    seen_.waiting(other, "an answer: it went away");
+  else
+    seen_.working("decoding");
   if (decoding_)
     return;
   decoding_ = true;

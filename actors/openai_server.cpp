@@ -43,8 +43,10 @@ struct exchange {
     for (std::size_t p = 0; p < tickets.size(); ++p)
       for (std::int32_t open = request.n; open > 0;) {
         auto u = tickets[p].next(0.1);
+        if (*stopping)
+          throw api_error(503, "the server is stopping", "", "server_error");
         if (!u) {
-          if (!sink.is_writable() || *stopping)
+          if (!sink.is_writable())
             return false;
           continue;
         }

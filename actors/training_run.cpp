@@ -65,7 +65,7 @@ private:
   void check_resumable() const;
   [[nodiscard]] std::string resuming_command() const;
   run_outcome train();
-  nlohmann::json watch(stream& running, run_outcome& outcome);
+  run_outcome watch(stream& running, nlohmann::json& ledger);
   void finish(const std::string& how, const nlohmann::json& ledger);
   [[nodiscard]] bool interrupted() const {
     return stop_ || (request_.interrupted && request_.interrupted());
@@ -275,13 +275,20 @@ void training_run::evaluate(std::string_view when) {
   record_.evaluated(evaluation_->run(policy_->current(), policy_->views()), when);
 }
 
-/// Waits for the stream's end; the ledger's sums at that moment.
-nlohmann::json training_run::watch(stream& running, run_outcome& outcome) {
+/// Waits for the stream's end, and fills in the ledger's sums at that moment.
+run_outcome training_run::watch(stream& running, nlohmann::json& ledger) {
+  auto outcome = run_outcome::done;
   for (;;) {
     if (auto end = running.wait(0.2)) {
-      if (end->empty())
-        return nlohmann::json::parse(running.ledger());
-      throw std::runtime_error(*end);
+      try {
+        ledger = nlohmann::json::parse(running.ledger());
+      } catch (const std::exception&) {
+        if (end->empty()) // else what ended the stream counts, and may be the controller's own death
+          throw;
+      }
+      if (!end->empty())
+        throw std::runtime_error(*end);
+      return outcome;
     }
     if (outcome == run_outcome::done && interrupted()) {
       outcome = run_outcome::interrupted;
@@ -295,7 +302,7 @@ run_outcome training_run::train() {
   stream_config config;
   std::optional<caf::actor_system> own;
   auto& system = cluster_ ? cluster_->system() : own.emplace(config);
-  nlohmann::json ledger;
+  auto ledger = nlohmann::json::object();
   auto outcome = run_outcome::done;
   try {
     auto workers = parts_.workers;
@@ -306,7 +313,7 @@ run_outcome training_run::train() {
     if (cluster_)
       cluster_->open(workers, running.handles(), running.supervisor());
     stage("training");
-    ledger = watch(running, outcome);
+    outcome = watch(running, ledger);
     if (cluster_)
       cluster_->close(outcome == run_outcome::done ? "all steps are done" : "it was interrupted");
   } catch (const std::exception& e) {
@@ -315,7 +322,7 @@ run_outcome training_run::train() {
     if (cluster_)
       cluster_->close(std::string("it failed: ") + e.what());
     try {
-      finish("failed", nlohmann::json::object());
+      finish("failed", ledger);
     } catch (const std::exception& second) { // the disk is full, say: the first reason counts
       log::error("run", second.what());
     }

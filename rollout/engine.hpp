@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace millrace::generation {
@@ -97,6 +98,8 @@ public:
   [[nodiscard]] virtual std::size_t waiting() const = 0;
   /// Tokens still to be generated, at most, by all that is here: for routing.
   [[nodiscard]] virtual std::int64_t outstanding_tokens() const = 0;
+  /// Whom step() waits for, and so makes no tokens; empty: nobody.
+  [[nodiscard]] virtual std::string waits_for() const { return {}; }
 
   /// Buffers to be filled with the next version's weights, where the decoder computes: Hugging Face
   /// names and shapes, matrices in the precision of `weights`, vectors in fp32. A matrix of 8 bits

@@ -3,6 +3,7 @@
 #include "rollout/batching_engine.hpp"
 #include "rollout/openai_request.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "runtime/model/checkpoint.hpp"
 
 #include <nlohmann/json.hpp>
@@ -10,16 +11,27 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace millrace::generation {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int most_failures = 3;
+constexpr auto look_every = std::chrono::milliseconds(20);
+
+std::string seconds_text(double s) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", s);
+  return text;
+}
 
 /// A rollout that a server works on, with the thread that listens to it.
 struct request {
@@ -28,11 +40,13 @@ struct request {
   std::unique_ptr<model::answer_text> stops;
   std::atomic<bool> stopped{false};
   std::thread listener;
+  bool listening = false; ///< what its thread found has not been looked at
   // Below: the engine's mutex.
   bool done = false;
   finish_reason end = finish_reason::none;
   std::string problem;
-  int failures = 0;
+  bool lost = false; ///< the problem is that the server went away, or is another
+  int failures = 0;  ///< in a row, since tokens came
   std::function<void()> hang_up;
 };
 
@@ -62,6 +76,9 @@ public:
   [[nodiscard]] std::size_t running() const override { return running_.size(); }
   [[nodiscard]] std::size_t waiting() const override { return waiting_.size(); }
   [[nodiscard]] std::int64_t outstanding_tokens() const override;
+  [[nodiscard]] std::string waits_for() const override {
+    return lost_.is ? endpoint_.url : std::string();
+  }
   [[nodiscard]] std::vector<tensor_view> staging() override { return staging_; }
   void prepare() override {}
   swap_report install(version v) override;
@@ -77,7 +94,14 @@ private:
   void listen(request& r);
   void append(request& r, std::span<const served_token> tokens);
   void interrupt();
+  void go_on();
+  void lose(const std::string& why);
+  void look_for_server();
+  void settle(request& r, std::vector<rollout>& finished);
   rollout closed(request& r);
+  [[nodiscard]] fs::path folder_of(version v) const {
+    return endpoint_.folder / ("v" + std::to_string(v.value));
+  }
   void hang_up(request& r) {
     r.stopped = true;
     const std::lock_guard lock(mutex_);
@@ -89,6 +113,7 @@ private:
     if (r.listener.joinable())
       r.listener.join();
     r.stopped = false;
+    r.listening = r.end != finish_reason::none;
   }
 
   openai_endpoint endpoint_;
@@ -98,6 +123,13 @@ private:
   std::vector<std::vector<std::byte>> memory_;
   std::vector<tensor_view> staging_;
   version current_ = no_version;
+  std::string weights_; ///< what the server calls them; listeners read it, and none is there at a change
+  /// Whether the server is away, or has other weights: then no request runs.
+  struct {
+    bool is = false;
+    double since = 0, next_look = 0;
+    int looks = 0;
+  } lost_;
   std::deque<held> waiting_;
   std::map<rollout_id, held> running_;
   mutable std::mutex mutex_;
@@ -135,12 +167,14 @@ bool openai_engine::cancel(rollout_id id) {
 
 void openai_engine::start(request& r) {
   r.done = false;
+  r.listening = true;
   r.listener = std::thread([this, &r] { listen(r); });
 }
 
 /// The thread of one request.
 void openai_engine::listen(request& r) {
   std::string problem;
+  bool lost = false;
   auto end = finish_reason::none;
   try {
     rollout so_far;
@@ -150,12 +184,15 @@ void openai_engine::listen(request& r) {
     }
     const auto left = r.max_tokens - so_far.generated();
     end = left <= 0 ? finish_reason::length
-                    : stream_completion(endpoint_, so_far, r.task.sampling, left, r.stopped,
+                    : stream_completion(endpoint_, weights_, so_far, r.task.sampling, left, r.stopped,
                                         [&](std::function<void()> f) {
                                           const std::lock_guard lock(mutex_);
                                           r.hang_up = std::move(f);
                                         },
                                         [&](auto tokens) { append(r, tokens); });
+  } catch (const server_lost& e) {
+    problem = e.what();
+    lost = true;
   } catch (const std::exception& e) {
     problem = e.what();
   }
@@ -164,6 +201,7 @@ void openai_engine::listen(request& r) {
     if (r.end == finish_reason::none)
       r.end = end;
     r.problem = r.end == finish_reason::none ? problem : std::string();
+    r.lost = lost;
     r.failures = problem.empty() ? 0 : r.failures + 1;
     r.done = true;
   }
@@ -181,6 +219,7 @@ void openai_engine::append(request& r, std::span<const served_token> tokens) {
                                + std::to_string(t.token) + " of a vocabulary of "
                                + std::to_string(config_.vocab_size)
                                + "; does it have the same model?");
+    r.failures = 0;
     a.tokens.push_back(t.token);
     a.behaviour_logp.push_back(t.logp);
     a.versions.push_back(current_.value);
@@ -209,7 +248,10 @@ rollout openai_engine::closed(request& r) {
 
 std::vector<rollout> openai_engine::step() {
   ensure(current_ != no_version, "an engine steps before its first weights were installed");
-  while (!waiting_.empty() && static_cast<std::int32_t>(running_.size()) < options_.max_batch) {
+  if (lost_.is)
+    look_for_server();
+  while (!lost_.is && !waiting_.empty()
+         && static_cast<std::int32_t>(running_.size()) < options_.max_batch) {
     auto r = std::move(waiting_.front());
     waiting_.pop_front();
     auto& a = r->task.so_far;
@@ -224,29 +266,83 @@ std::vector<rollout> openai_engine::step() {
     const auto look = [&] {
       ready.clear();
       for (const auto& [id, r] : running_)
-        if (r->done)
+        if (r->listening && r->done)
           ready.push_back(r.get());
       return !ready.empty();
     };
-    news_.wait_for(lock, std::chrono::milliseconds(running_.empty() ? 1 : 20), look);
+    const bool busy = lost_.is || !running_.empty();
+    news_.wait_for(lock, busy ? look_every : std::chrono::milliseconds(1), look);
   }
   std::vector<rollout> finished;
-  for (auto* r : ready) {
-    if (r->listener.joinable())
-      r->listener.join();
-    r->stopped = false;
-    if (!r->problem.empty() && r->failures >= most_failures)
-      throw std::runtime_error(r->problem);
-    if (!r->problem.empty()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50 * r->failures));
-      start(*r);
-      continue;
-    }
-    const auto id = r->task.so_far.id;
-    finished.push_back(closed(*r));
-    running_.erase(id);
-  }
+  for (auto* r : ready)
+    settle(*r, finished);
   return finished;
+}
+
+/// A request whose listener is done: its answer is finished, or it is to be tried again.
+void openai_engine::settle(request& r, std::vector<rollout>& finished) {
+  if (r.listener.joinable())
+    r.listener.join();
+  r.stopped = false;
+  r.listening = false;
+  if (r.end != finish_reason::none) {
+    const auto id = r.task.so_far.id;
+    finished.push_back(closed(r));
+    running_.erase(id);
+    return;
+  }
+  if (r.failures >= most_failures)
+    throw std::runtime_error(r.problem);
+  if (r.lost)
+    lose(r.problem);
+  if (lost_.is)
+    return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50 * r.failures));
+  start(r);
+}
+
+/// What comes of a server that went away, or is another now. It must have the current weights before
+/// it samples a token again: no version would be true otherwise. What it sends to others of our
+/// requests meanwhile is not waited for.
+void openai_engine::lose(const std::string& why) {
+  if (lost_.is)
+    return;
+  lost_ = {true, options_.clock(), 0, 0};
+  interrupt();
+  log::warning("generator", why + "; " + std::to_string(running_.size())
+                              + " answers wait for it, for " + seconds_text(endpoint_.timeout_s)
+                              + " at most");
+}
+
+/// Gives the server the current weights again, as soon as it takes them.
+void openai_engine::look_for_server() {
+  const auto now = options_.clock();
+  if (now < lost_.next_look)
+    return;
+  try {
+    weights_ = request_reload(endpoint_, folder_of(current_));
+  } catch (const std::exception& e) {
+    if (now - lost_.since > endpoint_.timeout_s)
+      throw std::runtime_error(std::string(e.what()) + "; so it has been for "
+                               + seconds_text(now - lost_.since)
+                               + " (generator.backend.params.timeout_s)");
+    lost_.next_look = now + std::min(1.0, 0.05 * static_cast<double>(1 << lost_.looks));
+    lost_.looks = std::min(lost_.looks + 1, 5);
+    return;
+  }
+  go_on();
+}
+
+/// The server has the current weights.
+void openai_engine::go_on() {
+  if (std::exchange(lost_.is, false))
+    log::warning("generator", "generator at " + endpoint_.url + ": it is there again, after "
+                                + seconds_text(options_.clock() - lost_.since) + "; it was given "
+                                + to_string(current_) + ", and "
+                                + std::to_string(running_.size()) + " answers go on");
+  for (const auto& [id, r] : running_)
+    if (r->end == finish_reason::none)
+      start(*r);
 }
 
 /// Ends every request; the tokens that came are kept.
@@ -294,16 +390,19 @@ swap_report openai_engine::install(version v) {
   swap_report report{.from = current_, .to = v};
   const auto begin = options_.clock();
   interrupt();
-  const auto folder = endpoint_.folder / ("v" + std::to_string(v.value));
-  model::save_checkpoint(folder, config_, staging_, tokens_.get());
-  request_reload(endpoint_, folder);
+  model::save_checkpoint(folder_of(v), config_, staging_, tokens_.get());
+  const auto former = std::exchange(current_, v);
+  try {
+    weights_ = request_reload(endpoint_, folder_of(v));
+    go_on();
+  } catch (const server_lost& e) {
+    if (former == no_version) // nothing says that it was ever there
+      throw;
+    lose(e.what()); // no token is sampled before it has them
+  }
   std::error_code ignored; // what is left over does no harm
-  if (current_ != no_version)
-    std::filesystem::remove_all(endpoint_.folder / ("v" + std::to_string(current_.value)), ignored);
-  current_ = v;
-  for (const auto& [id, r] : running_)
-    if (r->end == finish_reason::none)
-      start(*r);
+  if (former != no_version)
+    fs::remove_all(folder_of(former), ignored);
   for (const auto& m : memory_)
     report.bytes += static_cast<std::int64_t>(m.size());
   report.running = static_cast<std::int64_t>(running_.size());
@@ -312,33 +411,6 @@ swap_report openai_engine::install(version v) {
 }
 
 } // namespace
-
-openai_endpoint openai_endpoint::from(const nlohmann::json& params) {
-  const std::string where = "generator.backend.params";
-  openai_endpoint e;
-  if (!params.is_object())
-    throw user_error(where + ": found " + params.dump() + ", expected an object");
-  for (const auto& [name, v] : params.items()) {
-    auto* text = name == "endpoint" ? &e.url : name == "token" ? &e.token
-                 : name == "model" ? &e.model : name == "reload" ? &e.reload
-                 : name == "reload_field" ? &e.reload_field : nullptr;
-    if (name == "timeout_s" && v.is_number() && v.get<double>() >= 1)
-      e.timeout_s = v.get<double>();
-    else if (name == "folder" && v.is_string())
-      e.folder = v.get<std::string>();
-    else if (text && v.is_string())
-      *text = v.get<std::string>();
-    else
-      throw user_error(where + "." + name + ": found " + v.dump() + "; expected endpoint, folder, "
-                       "token, model, reload and reload_field as strings, and timeout_s as a number "
-                       "from 1");
-  }
-  if (!e.url.starts_with("http://") && !e.url.starts_with("https://"))
-    throw user_error(where + ".endpoint: found \"" + e.url + "\", expected http://HOST:PORT");
-  if (e.folder.empty())
-    throw user_error(where + ".folder: expected a folder that the server too can read, for weights");
-  return e;
-}
 
 std::unique_ptr<engine> make_openai_engine(const openai_endpoint& endpoint,
                                            const engine_options& options,

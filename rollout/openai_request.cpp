@@ -19,6 +19,10 @@ using nlohmann::json;
   throw std::runtime_error("generator at " + at.url + ": " + what);
 }
 
+[[noreturn]] void lose(const openai_endpoint& at, const std::string& what) {
+  throw server_lost("generator at " + at.url + ": " + what);
+}
+
 httplib::Client client_of(const openai_endpoint& at) {
   httplib::Client c(at.url);
   const auto whole = static_cast<time_t>(at.timeout_s);
@@ -56,9 +60,9 @@ json body_of(const openai_endpoint& at, const rollout& r, const sampling_params&
 /// Takes a stream's bytes apart into events.
 class event_reader {
 public:
-  event_reader(const openai_endpoint& at,
+  event_reader(const openai_endpoint& at, const std::string& weights,
                const std::function<void(std::span<const served_token>)>& take)
-    : at_(at), take_(take) {}
+    : at_(at), weights_(weights), take_(take) {}
 
   void add(const char* data, std::size_t size) {
     text_.append(data, size);
@@ -83,10 +87,14 @@ private:
     if (data == "[DONE]" || data.empty())
       return;
     const auto e = json::parse(data, nullptr, false);
-    if (e.is_object() && e.contains("error"))
-      fail(at_, "it reports " + e["error"].dump());
+    if (e.is_object() && e.contains("error")) // it is stopping, say
+      lose(at_, "it reports " + e["error"].dump());
     if (!e.is_object() || !e.contains("choices") || !e["choices"].is_array())
       fail(at_, "its stream has an event that makes no sense: " + data.substr(0, 200));
+    if (!weights_.empty() && e.value("system_fingerprint", json()) != json(weights_))
+      lose(at_, "it answers with weights " + e.value("system_fingerprint", json()).dump()
+                  + ", but \"" + weights_ + "\" were given to it; has it been started anew, or does "
+                  "another program give it weights?");
     for (const auto& c : e["choices"])
       choice(c);
   }
@@ -119,6 +127,7 @@ private:
   }
 
   const openai_endpoint& at_;
+  const std::string& weights_;
   const std::function<void(std::span<const served_token>)>& take_;
   std::string text_;
   finish_reason end_ = finish_reason::none;
@@ -126,14 +135,15 @@ private:
 
 } // namespace
 
-finish_reason stream_completion(const openai_endpoint& at, const rollout& so_far,
+finish_reason stream_completion(const openai_endpoint& at, const std::string& weights,
+                                const rollout& so_far,
                                 const sampling_params& sampling, std::int32_t max_tokens,
                                 const std::atomic<bool>& stopped,
                                 const std::function<void(std::function<void()>)>& opened,
                                 const std::function<void(std::span<const served_token>)>& take) {
   const without_sigpipe guard; // the library writes without asking for none
   auto client = client_of(at);
-  event_reader reader(at, take);
+  event_reader reader(at, weights, take);
   std::exception_ptr problem;
   httplib::Request request;
   request.method = "POST";
@@ -156,25 +166,28 @@ finish_reason stream_completion(const openai_endpoint& at, const rollout& so_far
   if (stopped)
     return finish_reason::none;
   if (!result)
-    fail(at, "no answer (" + httplib::to_string(result.error()) + ")");
+    lose(at, "no answer (" + httplib::to_string(result.error()) + ")");
   if (result->status != 200)
     fail(at, "status " + std::to_string(result->status) + ": "
                + (result->body.empty() ? reader.rest() : result->body).substr(0, 300));
   if (reader.end() == finish_reason::none)
-    fail(at, "its stream ended before the answer did");
+    lose(at, "its stream ended before the answer did");
   return reader.end();
 }
 
-void request_reload(const openai_endpoint& at, const std::filesystem::path& folder) {
+std::string request_reload(const openai_endpoint& at, const std::filesystem::path& folder) {
   const without_sigpipe guard;
   auto client = client_of(at);
   const auto result = client.Post(at.reload.c_str(), json{{at.reload_field, folder.string()}}.dump(),
                                   "application/json");
   if (!result)
-    fail(at, at.reload + ": no answer (" + httplib::to_string(result.error()) + ")");
+    lose(at, at.reload + ": no answer (" + httplib::to_string(result.error()) + ")");
   if (result->status != 200)
     fail(at, at.reload + ": status " + std::to_string(result->status) + ": "
                + result->body.substr(0, 300));
+  const auto said = json::parse(result->body, nullptr, false);
+  const auto name = said.is_object() ? said.value("system_fingerprint", json()) : json();
+  return name.is_string() ? name.get<std::string>() : std::string();
 }
 
 } // namespace millrace::generation

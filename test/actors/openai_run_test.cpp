@@ -12,6 +12,10 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <thread>
 #include <vector>
 
 using namespace millrace;
@@ -56,14 +60,14 @@ fs::path newest_model(const fs::path& run) {
 /// `millrace serve` as a process of its own.
 class serving_process {
 public:
-  explicit serving_process(const fs::path& folder)
+  explicit serving_process(const fs::path& folder, const std::string& port = "0")
     : children_([this](const std::string&, std::string_view line) {
         said_ += std::string(line) + "\n";
         const auto at = line.find("http://");
         if (url_.empty() && at != line.npos)
           url_ = line.substr(at, line.rfind("/v1") - at);
       }) {
-    children_.start("server", {MILLRACE_PROGRAM, "serve", folder.string(), "--port", "0"});
+    children_.start("server", {MILLRACE_PROGRAM, "serve", folder.string(), "--port", port});
     for (int i = 0; i < 100 && url_.empty() && children_.running() > 0; ++i)
       children_.watch(0.1);
     INFO(said_);
@@ -75,6 +79,21 @@ public:
       children_.watch(0.1);
   }
   [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] std::string port() const { return url_.substr(url_.rfind(':') + 1); }
+  /// Ends it without a word, in the middle of answers; so many tokens have been sampled by then.
+  void kill_at_work(std::int64_t tokens) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (bool working = false; !working && std::chrono::steady_clock::now() < end;) {
+      children_.watch(0); // what it says is taken, so that it never waits for that
+      const auto r = httplib::Client(url_).Get("/health");
+      REQUIRE(r);
+      const auto now = json::parse(r->body);
+      working = now["sampled_tokens"] >= tokens && now["outstanding"] > 0;
+    }
+    children_.signal_all(SIGKILL);
+    while (children_.running() > 0)
+      children_.watch(0.1);
+  }
   [[nodiscard]] std::int64_t sampled() const {
     const auto r = httplib::Client(url_).Get("/health");
     REQUIRE(r);
@@ -131,4 +150,106 @@ TEST_CASE("a run whose answers come from a server with OpenAI's API") {
       REQUIRE(line["max_abs_prob_diff"].get<double>() < 1e-6);
     }
   REQUIRE(steps == 5);
+}
+
+namespace {
+
+void check_accounts(const json& summary) {
+  const auto& r = summary["rollouts"];
+  INFO(summary.dump());
+  REQUIRE(r["admitted"] > 0);
+  REQUIRE(r["admitted"].get<int>() == r["trained"].get<int>() + r["dropped"].get<int>()
+                                        + r["filtered"].get<int>() + r["failed"].get<int>()
+                                        + r["in_flight"].get<int>());
+}
+
+json summary_of(const fs::path& run) {
+  std::ifstream in(run / "summary.json");
+  return json::parse(in);
+}
+
+/// Empty when the run ended well.
+std::string failure_of(const run_request& request) {
+  try {
+    run_training(request);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return {};
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+} // namespace
+
+TEST_CASE("a server killed in the middle of a batch: the run goes on with the next one at its port") {
+  const scratch_folder folder("millrace-openai-killed");
+  run_training({.options = tiny(1), .directory = folder.path() / "first", .quiet = true});
+  const auto model = newest_model(folder.path() / "first");
+  auto server = std::make_unique<serving_process>(model);
+  auto s = tiny(30);
+  s.model.path = model.string();
+  s.log.level = log_level::warning;
+  s.rollout.eta = 0; // so that each log-prob is compared with the trainer's of the same version
+  s.trainer.minibatches = 1;
+  s.trainer.lr = 1e-2; // versions that differ
+  s.sampling.max_tokens = 24;
+  s.generator.backend = {"openai", {{"endpoint", server->url()}, {"timeout_s", 60},
+                                    {"folder", (folder.path() / "weights").string()}}};
+  std::promise<void> over; // a child ends with the thread that started it
+  std::thread killer([&, is_over = over.get_future()] {
+    for (const int tokens : {400, 300}) {
+      const auto port = server->port();
+      server->kill_at_work(tokens);
+      server.reset();
+      server = std::make_unique<serving_process>(model, port); // with the weights of its start
+    }
+    is_over.wait();
+    server.reset();
+  });
+  const auto why = failure_of({.options = s, .directory = folder.path() / "run", .quiet = true});
+  over.set_value();
+  killer.join();
+  REQUIRE(why.empty());
+  const auto summary = summary_of(folder.path() / "run");
+  check_accounts(summary);
+  REQUIRE(summary["ended"] == "done");
+  REQUIRE(summary["rollouts"]["trained"] == 30 * 16);
+  REQUIRE(summary["rollouts"]["failed"] == 0);
+  for (const auto& line : lines_of(folder.path() / "run" / "metrics.jsonl"))
+    if (line["kind"] == "step") {
+      INFO(line.dump());
+      REQUIRE(line["staleness_max"] == 0);
+      REQUIRE(line["max_abs_prob_diff"].get<double>() < 1e-5);
+    }
+  const auto log = text_of(folder.path() / "run" / "log.txt");
+  INFO(log);
+  REQUIRE(log.find("answers wait for it") != log.npos);
+  REQUIRE(log.find("it is there again") != log.npos);
+  REQUIRE(log.find("died") == log.npos);
+}
+
+TEST_CASE("a server killed and gone ends the run with its address and the accounts") {
+  const scratch_folder folder("millrace-openai-gone");
+  run_training({.options = tiny(1), .directory = folder.path() / "first", .quiet = true});
+  const auto model = newest_model(folder.path() / "first");
+  serving_process server(model);
+  const auto url = server.url();
+  auto s = tiny(1000);
+  s.model.path = model.string();
+  s.generator.backend = {"openai", {{"endpoint", url}, {"timeout_s", 1},
+                                    {"folder", (folder.path() / "weights").string()}}};
+  s.supervisor.max_restarts = 2;
+  std::thread killer([&] { server.kill_at_work(200); });
+  const auto why = failure_of({.options = s, .directory = folder.path() / "run", .quiet = true});
+  killer.join();
+  INFO(why);
+  REQUIRE(why.find("generator-0 died: generator at " + url) == 0);
+  const auto summary = summary_of(folder.path() / "run");
+  check_accounts(summary);
+  REQUIRE(summary["ended"] == "failed");
+  REQUIRE(summary["rollouts"]["trained"] == summary["steps"].get<int>() * 16);
 }

@@ -2,6 +2,7 @@
 #include "rollout/openai_engine.hpp"
 #include "runtime/atomic_file.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/scratch_folder.hpp"
 
@@ -76,10 +77,11 @@ private:
 
 /// A server in a thread of this process.
 struct running_server {
-  explicit running_server(const model_folder& m, std::size_t queue = 64, std::string token = {})
+  explicit running_server(const model_folder& m, std::size_t queue = 64, std::string token = {},
+                          int port = 0)
     : chat(m.tokens->chat()),
       served{"small", m.tokens.get(), &chat, m.config.max_position_embeddings, m.config.vocab_size},
-      service(m.loaded(), {queue}), http({.port = 0, .token = std::move(token)}, service, served),
+      service(m.loaded(), {queue}), http({.port = port, .token = std::move(token)}, service, served),
       thread([this] { http.run(); }) {}
   ~running_server() {
     http.stop();
@@ -413,6 +415,86 @@ TEST_CASE("behind a server tokens and versions are true over a change of weights
   REQUIRE(cut.finish == finish_reason::stop);
   REQUIRE(cut.text == r.text.substr(0, r.text.find(stop)));
   REQUIRE(s.idle_within(10));
+}
+
+TEST_CASE("a server that is started anew samples nothing before it has the right weights again") {
+  const model_folder one(7), two(8);
+  auto s = std::make_unique<running_server>(two);
+  const int port = s->http.port();
+  const auto renew = [&] {
+    s.reset();
+    s = std::make_unique<running_server>(two, 64, "", port);
+  };
+  const auto e = generation::make_openai_engine(
+    generation::openai_endpoint::from({{"endpoint", s->url()},
+                                       {"folder", (one.path() / "published").string()}}),
+    {.max_batch = 4}, one.config, one.tokens);
+  std::vector<std::string> said;
+  log::set_screen([&](std::string_view line) { said.emplace_back(line); });
+  model::load_checkpoint(one.path(), e->staging());
+  e->install({3});
+  const auto prompt = one.tokens->encode("one two");
+  sampling_params sampling{.temperature = 0, .max_tokens = 3000, .ignore_eos = true};
+  // In the middle of an answer, of which what has come is kept.
+  rollout r;
+  r.prompt_length = static_cast<std::int32_t>(prompt.size());
+  r.tokens = prompt;
+  r.behaviour_logp.assign(prompt.size(), 0);
+  r.versions.assign(prompt.size(), -1);
+  e->submit({r, sampling});
+  while (e->partials().empty() || e->partials()[0].generated() < 10)
+    REQUIRE(e->step().empty());
+  renew();
+  std::vector<rollout> done;
+  while (done.empty())
+    done = e->step();
+  REQUIRE(done[0].tokens == answered(*one.loaded(), prompt, sampling).tokens);
+  REQUIRE(done[0].oldest() == version{3});
+  REQUIRE(said.size() == 2);
+  REQUIRE(said[0].find("1 answers wait for it") != std::string::npos);
+  REQUIRE(said[1].find("it is there again") != std::string::npos);
+  // And while nothing ran, so that no connection broke.
+  renew();
+  sampling.max_tokens = 40;
+  REQUIRE(answered(*e, prompt, sampling).tokens
+          == answered(*one.loaded(), prompt, sampling).tokens);
+  REQUIRE(said.size() == 4);
+  REQUIRE(said[2].find("has it been started anew") != std::string::npos);
+  // Away when new weights come: they are waited for.
+  s.reset();
+  model::load_checkpoint(two.path(), e->staging());
+  e->install({4});
+  REQUIRE(e->step().empty());
+  s = std::make_unique<running_server>(one, 64, "", port);
+  const auto last = answered(*e, prompt, sampling);
+  REQUIRE(last.tokens == answered(*two.loaded(), prompt, sampling).tokens);
+  REQUIRE(last.oldest() == version{4});
+  log::set_screen({});
+}
+
+TEST_CASE("a server that stays away is an error with its address, after the time that was given") {
+  const model_folder m(9);
+  auto s = std::make_unique<running_server>(m);
+  const auto url = s->url();
+  const auto e = generation::make_openai_engine(
+    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 1},
+                                       {"folder", (m.path() / "x").string()}}),
+    {.max_batch = 2}, m.config, m.tokens);
+  model::load_checkpoint(m.path(), e->staging());
+  e->install({0});
+  s.reset();
+  log::set_screen([](std::string_view) {});
+  try {
+    answered(*e, {1, 2}, {.max_tokens = 3});
+    FAIL("no error");
+  } catch (const std::runtime_error& error) {
+    const std::string text = error.what();
+    INFO(text);
+    REQUIRE(text.find(url) != std::string::npos);
+    REQUIRE(text.find("timeout_s") != std::string::npos);
+  }
+  REQUIRE(e->drain().size() == 1);
+  log::set_screen({});
 }
 
 TEST_CASE("a server that isn't there, and parameters that can't be") {
