@@ -17,6 +17,7 @@ evaluation::evaluation(const settings& s, const model::model_config& config,
   : settings_(s), judge_(std::move(judge)) {
   generation::engine_options o;
   o.max_batch = s.generator.max_batch;
+  o.kv_cache_tokens = s.generator.kv_cache_tokens;
   o.threads = s.generator.threads;
   // A device's memory is for the generators and the trainer; half of it does here.
   if (s.generator.device == compute_device::cuda && s.generator.dtype != weight_dtype::fp32)

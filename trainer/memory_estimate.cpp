@@ -74,6 +74,7 @@ engines evaluating(const settings& s) {
     return &n != head && n.actors.evaluator > 0;
   });
   engines e{"evaluation", s.run.eval_every > 0 && !elsewhere ? 2 : 1};
+  e.cache_tokens = s.generator.kv_cache_tokens;
   const auto generates = head != nullptr ? head->actors.generator > 0 : s.generator.count > 0;
   e.where = generates ? s.generator.device : s.trainer.device;
   e.type = s.generator.dtype == weight_dtype::fp32 ? weight_dtype::fp32 : weight_dtype::bf16;
