@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
-#include "engine_fixture.hpp"
+#include "interrupted_run.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -47,19 +47,11 @@ TEST_CASE("the generator's log-probs are the trainer's, over interruptions too")
     for (const float temperature : {1.0F, 0.6F}) {
       const auto config = engine_config(type);
       auto e = engine_at(0, {.max_batch = 8, .stop_tokens = {2}}, config);
-      for (std::int64_t prompt = 0; prompt < 5; ++prompt)
-        for (std::int32_t sample = 0; sample < 3; ++sample) {
-          auto t = task_for(prompt, sample, 40);
-          t.sampling.temperature = temperature;
-          e->submit(t);
-        }
-      results got;
-      for (int step = 1; e->running() + e->waiting() > 0; ++step) {
-        for (auto& r : e->step())
-          got.emplace(r.id, std::move(r));
-        if (step % 7 == 0 && e->current().value < 6)
+      submit(*e, 5, 3, 40, temperature);
+      const auto got = run_out_with(*e, 7, [&] {
+        if (e->current().value < 6)
           update_to(*e, e->current().value + 1, config);
-      }
+      });
       double worst = 0;
       for (const auto& [id, r] : got)
         worst = std::max(worst, worst_difference(r, config, temperature));
@@ -75,11 +67,7 @@ TEST_CASE("greedy decoding takes the likeliest token of the full forward pass") 
   const c10::NoGradGuard guard;
   const auto config = engine_config();
   auto e = engine_at(1, {.stop_tokens = {2}}, config);
-  for (std::int64_t prompt = 0; prompt < 10; ++prompt) {
-    auto t = task_for(prompt, 0, 25);
-    t.sampling.temperature = 0;
-    e->submit(t);
-  }
+  submit(*e, 10, 1, 25, 0);
   results got;
   run_out(*e, got);
   model::transformer t(config);

@@ -4,7 +4,7 @@
 #include "runtime/model/kv_cache.hpp"
 #include "runtime/model/weight_transfer.hpp"
 
-#include "engine_fixture.hpp"
+#include "interrupted_run.hpp"
 
 #include "runtime/error.hpp"
 #include "runtime/model/cpu_decoder.hpp"
@@ -40,19 +40,8 @@ results run(const model::decoder_factory& by, engine_options options,
   options.stop_tokens = {2};
   auto e = make_engine(options, config, nullptr);
   refill(*e, 0, config);
-  for (std::int64_t prompt = 0; prompt < 10; ++prompt)
-    for (std::int32_t sample = 0; sample < 3; ++sample) {
-      auto t = task_for(prompt, sample, 25);
-      t.sampling.temperature = temperature;
-      e->submit(t);
-    }
-  results got;
-  for (int step = 1; e->running() + e->waiting() > 0; ++step) {
-    for (auto& r : e->step())
-      got.emplace(r.id, std::move(r));
-    if (every > 0 && step % every == 0)
-      refill(*e, e->current().value + 1, config);
-  }
+  submit(*e, 10, 3, 25, temperature);
+  auto got = run_out_with(*e, every, [&] { refill(*e, e->current().value + 1, config); });
   const auto count = e->statistics();
   REQUIRE(count.kv_blocks_free == count.kv_blocks);
   return got;

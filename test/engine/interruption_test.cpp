@@ -1,4 +1,4 @@
-#include "engine_fixture.hpp"
+#include "interrupted_run.hpp"
 
 #include "runtime/error.hpp"
 
@@ -20,17 +20,11 @@ results interrupted(const std::vector<generation_task>& tasks, engine_options op
   auto e = engine_at(0, options);
   for (const auto& t : tasks)
     e->submit(t);
-  results got;
-  for (int step = 1; e->running() + e->waiting() > 0; ++step) {
-    for (auto& r : e->step())
-      got.emplace(r.id, std::move(r));
-    if (step % every == 0) {
-      const auto report = update_to(*e, e->current().value + 1);
-      if (reports)
-        reports->push_back(report);
-    }
-  }
-  return got;
+  return run_out_with(*e, every, [&] {
+    const auto report = update_to(*e, e->current().value + 1);
+    if (reports)
+      reports->push_back(report);
+  });
 }
 
 std::vector<generation_task> tasks() {
@@ -85,15 +79,10 @@ TEST_CASE("recomputing under the same weights changes nothing") {
       auto e = engine_at(0, options);
       for (const auto& t : tasks())
         e->submit(t);
-      results got;
-      for (int step = 1; e->running() + e->waiting() > 0; ++step) {
-        for (auto& r : e->step())
-          got.emplace(r.id, std::move(r));
-        if (step % 3 == 0) {
-          fill(e->staging(), engine_config(), 0);
-          e->install(e->current().next());
-        }
-      }
+      const auto got = run_out_with(*e, 3, [&] {
+        fill(e->staging(), engine_config(), 0);
+        e->install(e->current().next());
+      });
       for (const auto& [id, r] : expected) {
         REQUIRE(got.at(id).tokens == r.tokens);
         REQUIRE(same_log_probs(got.at(id), r));

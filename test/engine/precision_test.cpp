@@ -1,4 +1,4 @@
-#include "engine_fixture.hpp"
+#include "interrupted_run.hpp"
 
 #include "runtime/error.hpp"
 #include "runtime/model/cpu_decoder.hpp"
@@ -26,14 +26,7 @@ results run(const std::vector<generation_task>& all, engine_options options) {
   auto e = engine_at(0, options);
   for (const auto& t : all)
     e->submit(t);
-  results got;
-  for (int step = 1; e->running() + e->waiting() > 0; ++step) {
-    for (auto& r : e->step())
-      got.emplace(r.id, std::move(r));
-    if (step % 4 == 0)
-      update_to(*e, e->current().value + 1);
-  }
-  return got;
+  return run_out_with(*e, 4, [&] { update_to(*e, e->current().value + 1); });
 }
 
 /// log p of r's generated tokens after its whole prefix, in a decoder of its own.
