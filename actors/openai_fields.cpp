@@ -9,8 +9,8 @@ namespace millrace::openai {
 namespace {
 
 enum where : std::uint8_t { completions = 1, chats = 2, both = 3 };
-/// What becomes of a field: its value is read; none matters; or only some values are accepted, those
-/// that leave the answer as it is.
+/// What becomes of a field: its value is read; none matters; or only those values are accepted that
+/// leave the answer as it is.
 enum class use : std::uint8_t { read, no_effect, only };
 
 struct known_field {

@@ -109,12 +109,12 @@ void read_messages(const fields& f, const served_model& served, completion_reque
   if (!served.chat)
     throw api_error(400, "the model has no chat template; use /v1/completions", "messages");
   json extra = json::object();
-  // Answers are not searched for calls: who shows the model tools must say that text is what is wanted.
+  // Answers are not searched for calls: who shows tools to the model must say that text is wanted.
   const auto& choice = f.get("tool_choice");
   if (const auto& tools = f.list("tools"); !tools.empty()) {
     if (choice != "none")
-      refuse("tools", "calls of tools are not taken out of answers; with \"tool_choice\": \"none\" the "
-                      "chat template shows the tools, and what the model says comes as text",
+      refuse("tools", "calls of tools are not taken out of answers; with \"tool_choice\": \"none\" "
+                      "the chat template shows the tools, and what the model says comes as text",
              "unsupported_parameter");
     extra["tools"] = tools;
   } else {
@@ -149,7 +149,8 @@ void read_logprobs(const fields& f, completion_request& r) {
   r.logprobs = f.flag("logprobs");
   r.top_logprobs = static_cast<std::int32_t>(f.integer("top_logprobs", 0, 20, 0));
   if (r.top_logprobs > 0 && !r.logprobs)
-    refuse("top_logprobs", "found " + std::to_string(r.top_logprobs) + " without \"logprobs\": true");
+    refuse("top_logprobs",
+           "found " + std::to_string(r.top_logprobs) + " without \"logprobs\": true");
 }
 
 /// Whose characters stand where in a text: so many begin in these bytes.

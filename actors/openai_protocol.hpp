@@ -43,8 +43,8 @@ struct served_model {
 /// The names of special tokens, which add no bytes to a text.
 std::map<std::int32_t, std::string> special_names(const model::tokenizer& tokens);
 
-/// What an answer's "system_fingerprint" says: which server's weights sampled it, and how many times
-/// that server had loaded some by then. A client can tell by it that a server is not the one that it
+/// An answer's "system_fingerprint": which server's weights sampled it, and how many times that
+/// server had loaded some by then. A client can tell by it that a server is not the one that it
 /// gave weights to (rollout/openai_engine.hpp does).
 std::string system_fingerprint(std::uint64_t server, version weights);
 
