@@ -16,8 +16,8 @@ namespace millrace::openai {
 std::string shown(const json& v);
 
 /// Throws api_error for a field that neither OpenAI's API nor vLLM or SGLang have, naming the
-/// nearest one that they have, and for one that isn't supported here, with a value that would change
-/// the answer. What makes no difference is accepted.
+/// nearest one that they have, and for one that isn't supported here, with a value that would
+/// change the answer. What makes no difference is accepted.
 void check_fields(const json& body, bool chat);
 
 /// A request's fields, each read with its range. Absent and null are the same.
