@@ -163,9 +163,8 @@ void local_nodes::stays_down(const std::string& name, const std::string& why, in
     say(name, "-- so the cluster ends: no other node has a " + work);
     status_ = status;
     end_all();
-  } else if (processes_.running() == 0) {
+  } else if (given_up_.size() == here_.size()) { // and nobody here hears how the run ends
     status_ = status;
-    ending_since_ = now();
   }
 }
 
@@ -199,8 +198,8 @@ bool local_nodes::restart_is_due() const {
                         [](const auto& entry) { return entry.second.due > 0; });
 }
 
-/// The run ends after its step: the trainer's node lets the others go. Where that one isn't here, this
-/// host's nodes leave.
+/// The run ends after its step: the trainer's node lets the others go. Where that one isn't here,
+/// this host's nodes leave.
 void local_nodes::end_all() {
   const auto& head = options_.cluster.head()->name;
   if (processes_.running(head))

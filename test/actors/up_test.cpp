@@ -8,16 +8,21 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 using namespace millrace;
-using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
+using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched;
+using test::write;
+namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether it ends in time. What has ended and was not asked for how, by its new parent, is gone, too.
+/// Whether it ends in time; also when its new parent has not yet asked how.
 bool is_gone(pid_t process) {
   REQUIRE(process > 0);
   for (int i = 0; i < 100; ++i) {
@@ -30,6 +35,19 @@ bool is_gone(pid_t process) {
     usleep(100'000);
   }
   return false;
+}
+
+/// The process that is this node of this configuration, once there is one.
+pid_t process_of(const std::string& config, const std::string& node) {
+  const auto wanted = config + '\0' + "--name" + '\0' + node + '\0';
+  for (int i = 0; i < 100; ++i, usleep(100'000))
+    for (const auto& process : fs::directory_iterator("/proc")) {
+      std::ifstream in(process.path() / "cmdline");
+      const std::string line{std::istreambuf_iterator<char>(in), {}};
+      if (line.find(wanted) != line.npos)
+        return std::atoi(process.path().filename().c_str());
+    }
+  return -1;
 }
 
 } // namespace
@@ -66,8 +84,8 @@ TEST_CASE("up and run: whoever reads their output goes away, and they go on to t
   auto alone = write(folder.path() / "alone.json", j);
   for (const auto& [command, config] : {std::pair{"up", cluster}, {"run", alone}}) {
     auto run = folder.path() / command;
-    const auto line = "timeout 60 " MILLRACE_PROGRAM " " + std::string(command) + " " + config + " --run-dir "
-                      + run.string() + " | head -n 1";
+    const auto line = "timeout 60 " MILLRACE_PROGRAM " " + std::string(command) + " " + config
+                      + " --run-dir " + run.string() + " | head -n 1";
     CHECK(std::system(("bash -o pipefail -c '" + line + "'").c_str()) == 0);
     CHECK(read(run / "summary.json")["ended"] == "done");
   }
@@ -77,13 +95,10 @@ TEST_CASE("up: where nobody else can do what a node can't begin with, the cluste
   scratch_folder folder("millrace-test");
   auto j = tiny_cluster(endless);
   j["generator"]["device"] = "cuda"; // which the trainer's node does not need
-  watched up({"up", write(folder.path() / "c.json", j), "--run-dir", (folder.path() / "run").string()});
-  const auto status = up.ends(60);
-  if (status == -1) {
-    WARN("not tried: there is a GPU here");
-    return;
-  }
-  CHECK(status == 2);
+  auto config = write(folder.path() / "c.json", j);
+  watched up({"up", config, "--run-dir", (folder.path() / "run").string()},
+             {"/usr/bin/env", "CUDA_VISIBLE_DEVICES="}); // nor is there one where there are GPUs
+  CHECK(up.ends() == 2);
   CHECK_THAT(up.said(), Catch::Contains("generator.device") && Catch::Contains("it stays down")
                           && Catch::Contains("so the cluster ends: no other node has a generator"));
 }
@@ -105,4 +120,34 @@ TEST_CASE("up: a node that stays down is done without as long as another one doe
   CHECK(up.says("so the cluster ends: no other node has a reward actor"));
   CHECK(up.ends() == 1);
   check_accounts(read(run / "summary.json"), 16);
+}
+
+TEST_CASE("up: away from the trainer's node, it waits for each of its nodes until none is left") {
+  scratch_folder folder("millrace-test");
+  auto j = tiny_cluster(endless);
+  j["supervisor"]["max_restarts"] = 1;
+  j["cluster"]["insecure"] = true;
+  auto& nodes = j["cluster"]["nodes"];
+  nodes[0]["host"] = "192.0.2.1"; // which is nobody's
+  nodes[2]["actors"] = {{"generator", 1}, {"reward", 1}, {"replay", 1}};
+  nodes.erase(3);
+  auto config = write(folder.path() / "c.json", j);
+  watched up({"up", config});
+  const auto end = [&](const std::vector<std::string>& names) {
+    std::vector<pid_t> processes;
+    for (const auto& node : names) {
+      processes.push_back(process_of(config, node));
+      REQUIRE(processes.back() > 0);
+    }
+    for (const auto process : processes)
+      kill(process, SIGKILL);
+  };
+  end({"gen0"});
+  REQUIRE(up.says("gen0 | -- starts again (1 of 1)"));
+  end({"gen1", "gen0"}); // nothing runs then, but gen1 is to start again
+  CHECK(up.says("gen0 | -- it stays down"));
+  CHECK(up.says("gen1 | -- starts again (1 of 1)"));
+  end({"gen1"});
+  CHECK(up.says("gen1 | -- it stays down"));
+  CHECK(up.ends(20) == 1);
 }
