@@ -47,7 +47,6 @@ private:
   std::optional<node_welcome> join();
   std::optional<node_welcome> ask(const caf::actor& hub, std::string& stage);
   void nap(double seconds);
-  void wait_for_end(double seconds);
   ending work(const node_welcome& welcome);
   ending serve(const caf::actor& supervisor);
   void retire(const caf::actor& supervisor, bool politely);
@@ -61,7 +60,7 @@ private:
   caf::scoped_actor self_;
   caf::actor hub_;
   bool was_in_ = false; ///< it has been let in before
-  bool over_ = false;   ///< the run is, before this node was let in
+  bool over_ = false;   ///< the run is, and it was told so outside serve()
 };
 
 /// Before it is let in: a node whose device is missing would only be found out after the warm-up.
@@ -75,13 +74,8 @@ void worker_node::find_devices() const {
     find(options_.algorithm.dedicated.device, "algorithm.dedicated.device");
 }
 
+/// Ends early when interrupted, or told that the run is over.
 void worker_node::nap(double seconds) {
-  for (auto end = stream_now() + seconds; stream_now() < end && !interrupted_();)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-}
-
-/// As nap, but a word that the run is over ends it.
-void worker_node::wait_for_end(double seconds) {
   for (auto end = stream_now() + seconds; stream_now() < end && !interrupted_() && !over_;)
     self_->receive(
       [&](finished_atom, const std::string& how) {
@@ -148,7 +142,7 @@ std::optional<node_welcome> worker_node::ask(const caf::actor& hub, std::string&
       stage = now; // how far it has got inside a stage is for others to show
       log::info(node_.name, "the trainer's node is there, but not ready: " + reply->text);
     }
-    wait_for_end(1);
+    nap(1);
   }
   return {};
 }
@@ -255,7 +249,6 @@ void worker_node::retire(const caf::actor& children, bool politely) {
   if (politely) {
     self_->send(children, scale_atom::value, std::string("generator"), std::int64_t{0});
     self_->receive([](std::int64_t) {}, caf::after(std::chrono::seconds(2)) >> [] {});
-    nap(0.1);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   self_->send(children, drain_atom::value);
