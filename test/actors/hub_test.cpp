@@ -185,6 +185,32 @@ TEST_CASE("hub: scaling spreads over the nodes that have the kind, and says so")
              Catch::Contains("at least one"));
 }
 
+TEST_CASE("hub: a node that waits may be followed by another process of its name") {
+  hub_fixture f;
+  auto first = f.self->spawn(quiet_agent), second = f.self->spawn(quiet_agent);
+  for (const auto& agent : {first, second, first, second}) // while the first lives, they take turns
+    CHECK(f.hello("a", agent).kind == welcome_kind::wait);
+  caf::anon_send_exit(first, caf::exit_reason::kill);
+  f.self->wait_for(first);
+  CHECK_FALSE(f.becomes("a", "missing"));
+  f.open();
+  CHECK(f.hello("a", second).kind == welcome_kind::welcome);
+  CHECK(f.hello("a").kind == welcome_kind::refused);
+  caf::anon_send_exit(second, caf::exit_reason::kill);
+  CHECK(f.becomes("a", "lost"));
+}
+
+TEST_CASE("hub: a node that still waits when the run is over is told") {
+  hub_fixture f;
+  CHECK(f.hello("a").kind == welcome_kind::wait);
+  caf::anon_send(f.hub, finished_atom::value, std::string("it failed"));
+  std::string told;
+  f.self->receive([&](finished_atom, const std::string& how) { told = how; },
+                  caf::after(std::chrono::seconds(5)) >> [] {});
+  CHECK(told == "it failed");
+  CHECK(f.hello("a").kind == welcome_kind::over);
+}
+
 TEST_CASE("hub: when the run is over every node is told, and nobody is let in") {
   hub_fixture f;
   f.open();
