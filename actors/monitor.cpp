@@ -126,7 +126,8 @@ void monitor::look() {
   {
     std::lock_guard lock(mutex_);
     series_.sample(actors, now);
-    step_ = std::max(step_, largest(actors, metrics::stream_version));
+    step_ = std::max(step_,
+                     static_cast<std::int64_t>(largest(actors, metrics::stream_version)));
     auto trains = std::any_of(actors.begin(), actors.end(),
                               [](const actor_snapshot& a) { return a.kind == "trainer"; });
     if (trains)

@@ -66,7 +66,7 @@ private:
   std::shared_ptr<node_tree> tree_;
   process_presence process_;
   std::mutex mutex_; ///< guards the next four
-  double step_ = 0;  ///< the last version seen: it stays known when the stream is gone
+  std::int64_t step_ = 0; ///< the last version seen: it stays known when the stream is gone
   run_series series_;
   stall_watch stalls_;
   std::optional<stall_report> stall_;

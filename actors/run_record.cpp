@@ -5,7 +5,6 @@
 #include "runtime/short_forms.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace millrace {
 
@@ -151,11 +150,12 @@ void run_record::step(const step_report& report, double now) {
   }
   if (++steps_here_ == 1)
     first_step_at_ = now;
-  const auto left = static_cast<double>(settings_.run.steps - report.published.value);
-  auto at = printed("step %d/%d", report.published.value, settings_.run.steps);
+  const auto step = report.published.value, steps = settings_.run.steps;
+  const auto left = static_cast<double>(steps - step);
+  auto at = printed("step %d/%d", step, steps);
   if (steps_here_ > 1 && left > 0)
     at += ", about " + short_duration((now - first_step_at_) / (steps_here_ - 1) * left) + " left";
-  screen_.progress("training", static_cast<double>(report.published.value) / settings_.run.steps, at);
+  screen_.progress("training", static_cast<double>(step) / steps, at);
 }
 
 /// Rates and shares are over all steps since the line before: generators report in bursts.
@@ -166,14 +166,14 @@ std::string run_record::line_of(const nlohmann::ordered_json& line, const genera
   auto idle = sums.idle_s - shown_.generators.idle_s;
   auto all = busy + idle + sums.paused_s - shown_.generators.paused_s;
   return printed("step %4.0f  reward %.3f  accuracy %.3f  staleness %.2f/%.0f  ",
-              number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
-              number(line, "staleness_mean"), number(line, "staleness_max"))
+                 number(line, "step"), number(line, "reward_mean"), number(line, "accuracy"),
+                 number(line, "staleness_mean"), number(line, "staleness_max"))
          + "generated "
          + short_number(static_cast<double>(sums.tokens - shown_.generators.tokens) / span)
          + "/s  trained " + short_number(shown_.trained / span) + "/s"
          + printed("  idle gen %.0f%% train %.0f%%",
-                all > 0 ? 100 * std::clamp(idle / all, 0.0, 1.0) : 0.0,
-                100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));
+                   all > 0 ? 100 * std::clamp(idle / all, 0.0, 1.0) : 0.0,
+                   100 * std::clamp(shown_.waited_s / span, 0.0, 1.0));
 }
 
 void run_record::evaluated(const evaluation_report& report, std::string_view when) {
@@ -189,7 +189,7 @@ void run_record::evaluated(const evaluation_report& report, std::string_view whe
          {"answers", report.answers}},
         "eval");
   screen_.line(printed("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
-                    static_cast<long long>(report.answers), std::string(when).c_str()));
+                       static_cast<long long>(report.answers), std::string(when).c_str()));
 }
 
 void run_record::warmed_up(std::int64_t step, const std::map<std::string, double>& values) {

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <set>
 #include <tuple>
 
@@ -110,10 +109,10 @@ private:
     line(bold("millrace top") + "  "
          + (f_.stall.empty() ? in("32", state) : amber("stalled"))
          + printed("  step %lld/%lld %s  up %s", static_cast<long long>(f_.step),
-                static_cast<long long>(f_.steps),
-                percent(static_cast<double>(f_.step)
-                        / std::max<double>(1, static_cast<double>(f_.steps))).c_str(),
-                short_duration(f_.up_s).c_str()));
+                   static_cast<long long>(f_.steps),
+                   percent(static_cast<double>(f_.step)
+                           / std::max<double>(1, static_cast<double>(f_.steps))).c_str(),
+                   short_duration(f_.up_s).c_str()));
     line(dim(f_.directory));
     line("");
     if (!f_.stall.empty()) {
@@ -139,22 +138,23 @@ private:
                       + " → training " + state("training"));
     auto budget = total(a_, admission_budget);
     auto used = total(a_, admission_outstanding);
-    row("budget", bar(budget > 0 ? used / budget : 0, 20)
-                    + printed(" %.0f of %.0f outstanding  ", used, budget) + printed("%.1f", r.rollouts)
-                    + "/s finished");
+    row("budget",
+        bar(budget > 0 ? used / budget : 0, 20)
+          + printed(" %.0f of %.0f outstanding  %.1f/s finished", used, budget, r.rollouts));
   }
 
   void learning() {
     row("learning",
         printed("reward %.3f ± %.2f  right %s  held out %s  length %.1f  cut %s",
-             mean(a_, batch_reward_mean), mean(a_, batch_reward_std),
-             percent(mean(a_, batch_accuracy)).c_str(), percent(mean(a_, held_out_accuracy)).c_str(),
-             mean(a_, batch_length), percent(mean(a_, batch_truncated)).c_str()));
+                mean(a_, batch_reward_mean), mean(a_, batch_reward_std),
+                percent(mean(a_, batch_accuracy)).c_str(),
+                percent(mean(a_, held_out_accuracy)).c_str(), mean(a_, batch_length),
+                percent(mean(a_, batch_truncated)).c_str()));
     row("", printed("entropy %.3f  KL %.4f  ESS %.3f  grad %.2f  clip +%s −%s  mask %s",
-                 mean(a_, entropy), mean(a_, kl_infer_train), mean(a_, effective_sample_size),
-                 mean(a_, grad_norm), percent(mean(a_, clip_fraction_positive)).c_str(),
-                 percent(mean(a_, clip_fraction_negative)).c_str(),
-                 percent(mean(a_, mask_fraction)).c_str()));
+                    mean(a_, entropy), mean(a_, kl_infer_train), mean(a_, effective_sample_size),
+                    mean(a_, grad_norm), percent(mean(a_, clip_fraction_positive)).c_str(),
+                    percent(mean(a_, clip_fraction_negative)).c_str(),
+                    percent(mean(a_, mask_fraction)).c_str()));
   }
 
   void idle() {
@@ -336,7 +336,7 @@ top_frame read_top_frame(const nlohmann::json& j) {
   top_frame out;
   const auto& run = j["run"];
   out.directory = run.value("directory", "");
-  out.step = static_cast<std::int64_t>(run.value("step", 0.0));
+  out.step = run.value("step", std::int64_t{0});
   out.steps = run.value("steps", std::int64_t{0});
   out.eta = run.value("eta", 0);
   out.up_s = run.value("up_s", 0.0);
@@ -359,9 +359,9 @@ std::vector<std::string> top_screen(const top_frame& frame, const top_look& look
 std::string top_line(const top_frame& f) {
   std::span<const actor_snapshot> a(f.actors);
   auto out = printed("step %lld/%lld  reward %.3f  right %s  staleness %.2f/%d  generated ",
-                  static_cast<long long>(f.step), static_cast<long long>(f.steps),
-                  mean(a, batch_reward_mean), percent(mean(a, batch_accuracy)).c_str(),
-                  mean(a, staleness_mean), f.eta)
+                     static_cast<long long>(f.step), static_cast<long long>(f.steps),
+                     mean(a, batch_reward_mean), percent(mean(a, batch_accuracy)).c_str(),
+                     mean(a, staleness_mean), f.eta)
              + short_number(f.rates.generated) + "/s  trained " + short_number(f.rates.trained)
              + "/s  idle gen " + percent(mean(a, generator_idle_ratio)) + " train "
              + percent(mean(a, trainer_idle_ratio));

@@ -256,10 +256,10 @@ void training_run::warm_up() {
     record_.warmed_up(step, {{"loss", stats.loss},
                              {"token_accuracy", stats.token_accuracy},
                              {"grad_norm", stats.grad_norm}});
+    const auto left = short_duration((stream_now() - since) / step * (w.steps - step));
     screen_.progress("warm-up", static_cast<double>(step) / w.steps,
                      printed("step %d/%d, loss %.3f, token accuracy %.3f, at most %s left", step,
-                             w.steps, stats.loss, stats.token_accuracy,
-                             short_duration((stream_now() - since) / step * (w.steps - step)).c_str()));
+                             w.steps, stats.loss, stats.token_accuracy, left.c_str()));
     if (step % 50 == 1)
       stage("warming up, step " + std::to_string(step) + " of at most " + std::to_string(w.steps));
     if (w.target_accuracy > 0 && step % 5 == 0 && step < w.steps
@@ -283,7 +283,7 @@ run_outcome training_run::watch(stream& running, nlohmann::json& ledger) {
       try {
         ledger = nlohmann::json::parse(running.ledger());
       } catch (const std::exception&) {
-        if (end->empty()) // else what ended the stream counts, and may be the controller's own death
+        if (end->empty()) // else what ended the stream counts: the controller's death, it may be
           throw;
       }
       if (!end->empty())
@@ -353,8 +353,9 @@ void training_run::finish(const std::string& how, const nlohmann::json& ledger) 
   auto folder = directory_.path().string();
   if (how != "done")
     screen_.line(how + "; go on with: " + resuming_command());
-  screen_.line(printed("%d steps in %.0f s", static_cast<int>(record_.steps()), stream_now() - began_)
-               + "; the report: " + directory_.report_file().string());
+  screen_.line(printed("%d steps in %.0f s; the report: ", static_cast<int>(record_.steps()),
+                       stream_now() - began_)
+               + directory_.report_file().string());
 }
 
 run_outcome training_run::execute() {

@@ -44,7 +44,12 @@ nlohmann::json introspect() {
   trainer->waiting("replay", "a batch", 9);
   for (auto& a : {process, controller, generator, replay, trainer})
     a->beat(3, 10);
-  nlohmann::json j{{"run", {{"directory", "/runs/x"}, {"step", 40}, {"steps", 800}, {"eta", 2}, {"up_s", 10}}},
+  nlohmann::json j{{"run",
+                    {{"directory", "/runs/x"},
+                     {"step", 40},
+                     {"steps", 800},
+                     {"eta", 2},
+                     {"up_s", 10}}},
                    {"rates", {{"generated", 15100}, {"trained", 13700}, {"useful", 6850}}},
                    {"stall", nullptr},
                    {"actors", nlohmann::json::array()}};

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <string>
+
 using namespace millrace;
 
 TEST_CASE("short forms: numbers and times are short") {
@@ -12,7 +14,10 @@ TEST_CASE("short forms: numbers and times are short") {
   CHECK(short_duration(119) == "119 s");
   CHECK(short_duration(3723) == "62 m 03");
   CHECK(short_duration(7380) == "2 h 03");
+  CHECK(short_number(9999) == "9999");
   CHECK(short_number(12345) == "12.3k");
+  CHECK(short_number(1.5e6) == "1.5M");
+  CHECK(short_number(2e9) == "2.0G");
 }
 
 TEST_CASE("short forms: printed text may be long") {
