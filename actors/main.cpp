@@ -33,7 +33,7 @@ std::string about(const CLI::ParseError& e, const CLI::App& app) {
   const auto* command = &app;
   for (auto given = app.get_subcommands(); !given.empty(); given = command->get_subcommands())
     command = given.front();
-  const auto name = "`millrace" + (command == &app ? std::string() : " " + command->get_name());
+  const auto called = "millrace" + (command == &app ? std::string() : " " + command->get_name());
   for (auto word : command->remaining()) {
     word = word.substr(0, word.find('='));
     if (!word.starts_with("--"))
@@ -44,11 +44,11 @@ std::string about(const CLI::ParseError& e, const CLI::App& app) {
         known.push_back("--" + name);
     const auto has_set = std::find(known.begin(), known.end(), "--set") != known.end();
     const auto path = has_set && word.find('.') != std::string::npos;
-    return "found \"" + word + "\", expected an option of " + name + "`"
+    return "found \"" + word + "\", expected an option of `" + called + "`"
            + (path ? "; what the configuration holds goes with --set " + word.substr(2) + "=VALUE"
                    : millrace::did_you_mean(word, known) + "; --help lists them");
   }
-  return std::string(e.what()) + "; " + name + " --help` shows what it takes";
+  return std::string(e.what()) + "; `" + called + " --help` shows what it takes";
 }
 
 /// Of a pipe whose other end is closed: no.
