@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 using namespace millrace;
-using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
+using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched;
+using test::write;
 
 namespace {
 

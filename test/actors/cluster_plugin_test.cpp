@@ -8,7 +8,8 @@
 #include <csignal>
 
 using namespace millrace;
-using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
+using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched;
+using test::write;
 
 namespace {
 

@@ -24,7 +24,8 @@
 #include <sys/types.h>
 
 using namespace millrace;
-using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
+using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched;
+using test::write;
 namespace fs = std::filesystem;
 
 namespace {

@@ -56,7 +56,7 @@ nlohmann::json read(const std::filesystem::path& file) {
 }
 
 void check_accounts(const nlohmann::json& summary, int batch) {
-  auto& r = summary["rollouts"];
+  const auto& r = summary["rollouts"];
   CHECK(r["trained"] == summary["steps"].get<int>() * batch);
   CHECK(r["admitted"].get<int>() == r["trained"].get<int>() + r["dropped"].get<int>()
                                       + r["filtered"].get<int>() + r["failed"].get<int>()
@@ -91,7 +91,8 @@ bool watched::says(const std::string& text, double seconds) {
 }
 
 bool watched::trains_on(int steps, double seconds) {
-  return comes_true([this, last = this->steps() + steps] { return this->steps() >= last; }, seconds);
+  const auto last = this->steps() + steps;
+  return comes_true([this, last] { return this->steps() >= last; }, seconds);
 }
 
 bool watched::comes_back(const std::string& name, pid_t first_life, double seconds) {
