@@ -22,13 +22,14 @@ openai_endpoint openai_endpoint::from(const nlohmann::json& params) {
       *text = v.get<std::string>();
     else
       throw user_error(where + "." + name + ": found " + v.dump() + "; expected endpoint, folder, "
-                       "token, model, reload and reload_field as strings, and timeout_s as a number "
-                       "from 1");
+                       "token, model, reload and reload_field as strings, and timeout_s as a "
+                       "number from 1");
   }
   if (!e.url.starts_with("http://") && !e.url.starts_with("https://"))
     throw user_error(where + ".endpoint: found \"" + e.url + "\", expected http://HOST:PORT");
   if (e.folder.empty())
-    throw user_error(where + ".folder: expected a folder that the server too can read, for weights");
+    throw user_error(where
+                     + ".folder: expected a folder that the server too can read, for weights");
   return e;
 }
 

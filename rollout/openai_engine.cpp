@@ -108,13 +108,7 @@ private:
     if (r.hang_up)
       r.hang_up();
   }
-  void stop(request& r) {
-    hang_up(r);
-    if (r.listener.joinable())
-      r.listener.join();
-    r.stopped = false;
-    r.listening = r.end != finish_reason::none;
-  }
+  void stop(request& r);
 
   openai_endpoint endpoint_;
   engine_options options_;
@@ -123,7 +117,8 @@ private:
   std::vector<std::vector<std::byte>> memory_;
   std::vector<tensor_view> staging_;
   version current_ = no_version;
-  std::string weights_; ///< what the server calls them; listeners read it, and none is there at a change
+  /// What the server calls them. Listeners read it; none is there when it changes.
+  std::string weights_;
   /// Whether the server is away, or has other weights: then no request runs.
   struct {
     bool is = false;
@@ -184,7 +179,8 @@ void openai_engine::listen(request& r) {
     }
     const auto left = r.max_tokens - so_far.generated();
     end = left <= 0 ? finish_reason::length
-                    : stream_completion(endpoint_, weights_, so_far, r.task.sampling, left, r.stopped,
+                    : stream_completion(endpoint_, weights_, so_far, r.task.sampling, left,
+                                        r.stopped,
                                         [&](std::function<void()> f) {
                                           const std::lock_guard lock(mutex_);
                                           r.hang_up = std::move(f);
@@ -202,7 +198,7 @@ void openai_engine::listen(request& r) {
       r.end = end;
     r.problem = r.end == finish_reason::none ? problem : std::string();
     r.lost = lost;
-    r.failures = problem.empty() ? 0 : r.failures + 1;
+    r.failures += problem.empty() ? 0 : 1;
     r.done = true;
   }
   news_.notify_all();
@@ -301,9 +297,9 @@ void openai_engine::settle(request& r, std::vector<rollout>& finished) {
   start(r);
 }
 
-/// What comes of a server that went away, or is another now. It must have the current weights before
-/// it samples a token again: no version would be true otherwise. What it sends to others of our
-/// requests meanwhile is not waited for.
+/// What comes of a server that went away, or is another now. It must have the current weights
+/// before it samples a token again: no version would be true otherwise. What it sends to others of
+/// our requests meanwhile is not waited for.
 void openai_engine::lose(const std::string& why) {
   if (lost_.is)
     return;
@@ -343,6 +339,19 @@ void openai_engine::go_on() {
   for (const auto& [id, r] : running_)
     if (r->end == finish_reason::none)
       start(*r);
+}
+
+/// Ends a request. A connection that is only being made doesn't hear the first time.
+void openai_engine::stop(request& r) {
+  for (bool done = !r.listener.joinable(); !done;) {
+    hang_up(r);
+    std::unique_lock lock(mutex_);
+    done = news_.wait_for(lock, look_every, [&] { return r.done; });
+  }
+  if (r.listener.joinable())
+    r.listener.join();
+  r.stopped = false;
+  r.listening = r.end != finish_reason::none;
 }
 
 /// Ends every request; the tokens that came are kept.

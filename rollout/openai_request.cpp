@@ -93,8 +93,8 @@ private:
       fail(at_, "its stream has an event that makes no sense: " + data.substr(0, 200));
     if (!weights_.empty() && e.value("system_fingerprint", json()) != json(weights_))
       lose(at_, "it answers with weights " + e.value("system_fingerprint", json()).dump()
-                  + ", but \"" + weights_ + "\" were given to it; has it been started anew, or does "
-                  "another program give it weights?");
+                  + ", but \"" + weights_ + "\" were given to it; has it been started anew, or "
+                  "does another program give it weights?");
     for (const auto& c : e["choices"])
       choice(c);
   }
@@ -136,8 +136,8 @@ private:
 } // namespace
 
 finish_reason stream_completion(const openai_endpoint& at, const std::string& weights,
-                                const rollout& so_far,
-                                const sampling_params& sampling, std::int32_t max_tokens,
+                                const rollout& so_far, const sampling_params& sampling,
+                                std::int32_t max_tokens,
                                 const std::atomic<bool>& stopped,
                                 const std::function<void(std::function<void()>)>& opened,
                                 const std::function<void(std::span<const served_token>)>& take) {
@@ -178,8 +178,8 @@ finish_reason stream_completion(const openai_endpoint& at, const std::string& we
 std::string request_reload(const openai_endpoint& at, const std::filesystem::path& folder) {
   const without_sigpipe guard;
   auto client = client_of(at);
-  const auto result = client.Post(at.reload.c_str(), json{{at.reload_field, folder.string()}}.dump(),
-                                  "application/json");
+  const json body{{at.reload_field, folder.string()}};
+  const auto result = client.Post(at.reload.c_str(), body.dump(), "application/json");
   if (!result)
     lose(at, at.reload + ": no answer (" + httplib::to_string(result.error()) + ")");
   if (result->status != 200)

@@ -29,8 +29,8 @@ struct server_lost : std::runtime_error {
 /// where it isn't empty, every part of the answer must show it. Throws server_lost, or
 /// std::runtime_error when the server refuses or answers what makes no sense.
 finish_reason stream_completion(const openai_endpoint& at, const std::string& weights,
-                                const rollout& so_far,
-                                const sampling_params& sampling, std::int32_t max_tokens,
+                                const rollout& so_far, const sampling_params& sampling,
+                                std::int32_t max_tokens,
                                 const std::atomic<bool>& stopped,
                                 const std::function<void(std::function<void()>)>& opened,
                                 const std::function<void(std::span<const served_token>)>& take);
