@@ -35,7 +35,7 @@ void read_sampling(const fields& f, completion_request& r) {
   const auto add = [&](const json& v) {
     if (!v.is_string() || v.get_ref<const std::string&>().empty() || s.stop.size() >= 16)
       refuse("stop", "found " + shown(stop)
-                    + ", expected a string, or a list of up to 16 that are not empty");
+                       + ", expected a string, or a list of up to 16 that are not empty");
     s.stop.push_back(v.get<std::string>());
   };
   if (stop.is_array())
@@ -51,7 +51,7 @@ std::vector<std::int32_t> ids_of(const json& list, const served_model& served) {
     if (!v.is_number_integer() || v.get<std::int64_t>() < 0
         || v.get<std::int64_t>() >= served.vocabulary)
       refuse("prompt", "found the token " + shown(v) + ", expected ids from 0 to "
-                      + std::to_string(served.vocabulary - 1));
+                         + std::to_string(served.vocabulary - 1));
     ids.push_back(v.get<std::int32_t>());
   }
   return ids;
@@ -74,7 +74,7 @@ void read_prompts(const json& prompt, const served_model& served, completion_req
   const bool many = prompt.is_array() && !prompt.empty() && !prompt[0].is_number();
   if (many && prompt.size() > most_prompts)
     refuse("prompt", "found " + std::to_string(prompt.size()) + " prompts, expected up to "
-                    + std::to_string(most_prompts));
+                       + std::to_string(most_prompts));
   if (many)
     for (const auto& p : prompt)
       add(p);
@@ -205,12 +205,12 @@ completion_request read_completion(const std::string& text, const served_model& 
     const auto room = served.context - static_cast<std::int64_t>(p.size());
     if (p.empty() || room < 1)
       refuse(chat ? "messages" : "prompt",
-          p.empty() ? "is empty" : "has " + std::to_string(p.size()) + " tokens, and the model's "
-                                     "context is " + std::to_string(served.context));
+             p.empty() ? "is empty" : "has " + std::to_string(p.size()) + " tokens, and the "
+                                        "model's context is " + std::to_string(served.context));
     if (asked > room)
       refuse("max_tokens", "found " + std::to_string(asked) + ", but the prompt of "
-                          + std::to_string(p.size()) + " tokens leaves "
-                          + std::to_string(room) + " in the model's context");
+                             + std::to_string(p.size()) + " tokens leaves "
+                             + std::to_string(room) + " in the model's context");
   }
   return r;
 }

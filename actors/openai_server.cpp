@@ -124,13 +124,12 @@ struct server::parts {
   int port = 0;
   std::atomic<bool> stopping{false};
   std::atomic<std::uint64_t> requests{0};
-  std::uint64_t run_id = std::random_device{}();
   std::int64_t began = now_s();
 
   parts(const server_options& o, generation::generation_service& g, const served_model& m)
     : options(o), service(g), served(m) {
     served.specials = special_names(*served.tokens);
-    served.run = run_id;
+    served.run = std::random_device{}();
   }
 
   void routes();
@@ -146,7 +145,7 @@ void server::parts::complete(const httplib::Request& in, httplib::Response& out,
   auto request = read_completion(in.body, served, chat);
   if (!request.has_seed)
     request.sampling.seed = fresh_seed();
-  const auto id = (chat ? "chatcmpl-" : "cmpl-") + std::to_string(run_id) + "-"
+  const auto id = (chat ? "chatcmpl-" : "cmpl-") + std::to_string(served.run) + "-"
                   + std::to_string(++requests);
   auto x = std::make_shared<exchange>(std::move(request), served, id);
   x->stopping = &stopping;
@@ -184,7 +183,7 @@ void server::parts::reload(const httplib::Request& in, httplib::Response& out) {
   try {
     const auto v = service.reload(body["path"].get<std::string>());
     answer(out, 200, {{"version", v.value}, {"path", body["path"]},
-                      {"system_fingerprint", system_fingerprint(run_id, v)}});
+                      {"system_fingerprint", system_fingerprint(served.run, v)}});
   } catch (const user_error& e) {
     throw api_error(400, e.what(), "path");
   }

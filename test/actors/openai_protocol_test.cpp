@@ -153,8 +153,8 @@ TEST_CASE("log-probs are written in OpenAI's form") {
   const auto m = served();
   const auto b = tokens->encode("b")[0], c = tokens->encode("c")[0];
   const std::int32_t eos = tokens->stop_tokens().at(0);
-  const told_tokens told{"b", {b, eos}, {-2, -0.5F}, {{{c, -1}, {eos, -1.5F}}, {{eos, -0.5F}, {b, -3}}},
-                         7};
+  const told_tokens told{
+    "b", {b, eos}, {-2, -0.5F}, {{{c, -1}, {eos, -1.5F}}, {{eos, -0.5F}, {b, -3}}}, 7};
   auto r = read({{"logprobs", 2}});
   completion_writer plain(r, m, "id", 1);
   plain.sampled_by({4});
