@@ -77,8 +77,8 @@ public:
   /// From its next token on, notes the likeliest tokens at each of a submitted rollout's positions,
   /// in step() and before it returns that token. Throws user_error where the engine can't tell.
   virtual void watch(rollout_id id, std::shared_ptr<likely_tokens> /*into*/) {
-    throw user_error("rollout " + to_string(id) + ": this engine tells the sampled token's log-prob, "
-                     "but not those of other likely ones");
+    throw user_error("rollout " + to_string(id) + ": this engine tells the sampled token's "
+                     "log-prob, but not those of other likely ones");
   }
 
   /// Forgets a rollout, running or waiting; false when it isn't here.

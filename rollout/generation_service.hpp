@@ -64,7 +64,8 @@ public:
   };
 
   /// Starts n answers to one prompt. With `stream` tokens come as they are sampled, else all at
-  /// once. `likeliest`: so many likely tokens are told of each position. Nothing: the queue is full.
+  /// once. `likeliest`: so many likely tokens are told of each position. Nothing when the queue is
+  /// full.
   std::optional<ticket> start(std::vector<std::int32_t> prompt, const sampling_params& sampling,
                               std::int32_t n, bool stream, std::size_t likeliest = 0);
 

@@ -32,12 +32,13 @@ public:
   sampled_token sample(std::span<float> logits, const sampling_params& params, double draw,
                        std::span<const std::int32_t> forbidden = {});
 
-  /// The `n` likeliest tokens of the distribution that the last sample() drew from, likeliest first,
-  /// ties by id; fewer where fewer could be sampled (one where greedy). `logits` are as that call left
-  /// them, `params` and `drawn` its own.
+  /// The `n` likeliest tokens of the distribution that the last sample() drew from, likeliest
+  /// first, ties by id; fewer where fewer could be sampled (one where greedy). `logits` are as that
+  /// call left them, `params` and `drawn` its own.
   [[nodiscard]] std::vector<likely_token> likeliest(std::span<const float> logits,
                                                     const sampling_params& params,
-                                                    const sampled_token& drawn, std::size_t n) const;
+                                                    const sampled_token& drawn,
+                                                    std::size_t n) const;
 
 private:
   struct candidate {
