@@ -81,7 +81,8 @@ struct running_server {
                           int port = 0)
     : chat(m.tokens->chat()),
       served{"small", m.tokens.get(), &chat, m.config.max_position_embeddings, m.config.vocab_size},
-      service(m.loaded(), {queue}), http({.port = port, .token = std::move(token)}, service, served),
+      service(m.loaded(), {queue}),
+      http({.port = port, .token = std::move(token)}, service, served),
       thread([this] { http.run(); }) {}
   ~running_server() {
     http.stop();
@@ -495,6 +496,41 @@ TEST_CASE("a server that stays away is an error with its address, after the time
   }
   REQUIRE(e->drain().size() == 1);
   log::set_screen({});
+}
+
+TEST_CASE("a request that is ended while it is only being made holds nobody up") {
+  const model_folder m(9);
+  std::atomic<bool> over{false};
+  httplib::Server stalls; // once it has the weights
+  stalls.Post("/reload", [](const httplib::Request&, httplib::Response& out) {
+    out.set_content("{}", "application/json");
+  });
+  stalls.Post("/v1/completions", [&](const httplib::Request&, httplib::Response&) {
+    while (!over)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  const auto url = "http://127.0.0.1:" + std::to_string(stalls.bind_to_any_port("127.0.0.1"));
+  std::thread thread([&] { stalls.listen_after_bind(); });
+  const auto e = generation::make_openai_engine(
+    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 30},
+                                       {"folder", (m.path() / "x").string()}}),
+    {.max_batch = 2}, m.config, m.tokens);
+  model::load_checkpoint(m.path(), e->staging());
+  e->install({0});
+  rollout r;
+  r.prompt_length = 1;
+  r.tokens = {1};
+  r.behaviour_logp = {0};
+  r.versions = {-1};
+  e->submit({r, {.max_tokens = 3}});
+  CHECK(e->step().empty());
+  const auto began = std::chrono::steady_clock::now();
+  e->install({1}); // the request is made anew,
+  CHECK(e->drain().size() == 1); // and ended at once
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
+  over = true;
+  stalls.stop();
+  thread.join();
 }
 
 TEST_CASE("a server that isn't there, and parameters that can't be") {
