@@ -34,8 +34,8 @@ std::int64_t offloaded_bytes(const trainer_settings& t, std::int64_t of) {
   return 2 * of + 2 * static_cast<std::int64_t>(crossing);
 }
 
-/// Engines of one kind: where they compute, in which type, and for how many tokens they have room (0:
-/// whole sequences, within 4 GiB).
+/// Engines of one kind: where they compute, in which type, and for how many tokens they have room
+/// (0: whole sequences, within 4 GiB).
 struct engines {
   std::string who;
   std::int64_t count = 0;

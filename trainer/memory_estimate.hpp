@@ -42,7 +42,8 @@ layer_memory layer_bytes(const model::model_config& c, const trainer_settings& t
 std::vector<memory_item> trainer_memory(const model::model_config& c, const settings& s);
 
 /// Of a process that runs all of it (`millrace run`): the trainer's rank 0, the weights it publishes,
-/// the generators and the engines that evaluate, with their KV caches, the replay buffer at its limit.
+/// the generators and the engines that evaluate, with their KV caches, the replay buffer at its
+/// limit.
 std::vector<memory_item> run_memory(const model::model_config& c, const settings& s);
 
 /// In host memory, and on CUDA devices.

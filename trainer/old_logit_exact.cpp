@@ -23,7 +23,8 @@ namespace {
 std::filesystem::path folder_for(const snapshot_settings& s, const rank_mesh* mesh) {
   if (!s.folder.empty())
     return mesh && mesh->rank > 0 ? s.folder + "-rank-" + std::to_string(mesh->rank) : s.folder;
-  return std::filesystem::temp_directory_path() / ("millrace-versions-" + std::to_string(::getuid()));
+  return std::filesystem::temp_directory_path()
+         / ("millrace-versions-" + std::to_string(::getuid()));
 }
 
 } // namespace
@@ -97,7 +98,8 @@ public:
 
 protected:
   /// Route 1: what was computed beforehand.
-  virtual void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs& out) = 0;
+  virtual void from_before(old_logit_gathering& batch, const old_logits_request& r,
+                           old_log_probs& out) = 0;
   /// Of tokens that this step computes.
   [[nodiscard]] virtual old_logit_route own_route() const { return old_logit_route::snapshot; }
   /// Before the first update: θ is still the version trained from.
@@ -120,9 +122,9 @@ protected:
     return held ? &*scratch_ : nullptr;
   }
 
-  void fill(old_logit_gathering& batch, std::optional<version> v, std::span<const std::size_t> which,
-            const model::transformer& network, const old_logits_request& r, old_logit_route route,
-            old_log_probs& out) {
+  void fill(old_logit_gathering& batch, std::optional<version> v,
+            std::span<const std::size_t> which, const model::transformer& network,
+            const old_logits_request& r, old_logit_route route, old_log_probs& out) {
     auto tokens = score_version(
       network, v, r.scorer.sequences(), which, how_,
       [&](std::size_t s, std::size_t t, float logp) { batch.set(s, t, logp, route); },
@@ -139,8 +141,8 @@ protected:
   std::optional<old_logit_average> average_;
 
 private:
-  void fall_back(old_logit_gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
-                 old_log_probs& out) {
+  void fall_back(old_logit_gathering& batch, std::span<const std::size_t> all,
+                 const old_logits_request& r, old_log_probs& out) {
     auto missing = batch.missing_versions();
     if (missing.empty())
       return;
@@ -170,8 +172,8 @@ private:
            + " and the current one";
   }
 
-  void serve(old_logit_gathering& batch, std::span<const std::size_t> all, const old_logits_request& r,
-             old_log_probs& out) {
+  void serve(old_logit_gathering& batch, std::span<const std::size_t> all,
+             const old_logits_request& r, old_log_probs& out) {
     fill(batch, std::nullopt, all, average_ ? average_->network() : r.network, r,
          average_ ? old_logit_route::ewma : old_logit_route::recompute, out);
   }
@@ -228,7 +230,8 @@ public:
   }
 
 private:
-  void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs&) override {
+  void from_before(old_logit_gathering& batch, const old_logits_request& r,
+                   old_log_probs&) override {
     std::unordered_map<rollout_id, const old_log_prob_list*> known;
     for (const auto& k : r.supply.known)
       known[k.id] = &k;
@@ -259,7 +262,8 @@ public:
   using kept_versions::kept_versions;
 
 private:
-  void from_before(old_logit_gathering& batch, const old_logits_request& r, old_log_probs& out) override {
+  void from_before(old_logit_gathering& batch, const old_logits_request& r,
+                   old_log_probs& out) override {
     score_in_flight(r, out);
     auto sequences = r.scorer.sequences();
     for (std::size_t s = 0; s < sequences.size(); ++s) {

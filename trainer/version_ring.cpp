@@ -47,10 +47,9 @@ bool only_of_rings(const fs::path& folder) {
 }
 
 [[noreturn]] void refuse_folder(const std::string& why) {
-  throw user_error("algorithm.snapshot.folder: " + why + "; set it to a folder that can be written, "
-                   "or algorithm.snapshot.disk_bytes to 0");
+  throw user_error("algorithm.snapshot.folder: " + why + "; set it to a folder that can be "
+                   "written, or algorithm.snapshot.disk_bytes to 0");
 }
-
 
 void write_all(const fs::path& path, const std::byte* data, std::int64_t bytes) {
   open_file file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};

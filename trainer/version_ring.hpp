@@ -40,8 +40,8 @@ struct ring_usage {
 /// full from then on. Thread-safe.
 class version_ring {
 public:
-  /// Where versions may go to disk, what killed processes have left in the folder is removed, which no
-  /// other ring uses. \throws user_error when nothing can be made there
+  /// Where versions may go to disk, what rings of killed processes have left in the folder is
+  /// removed. \throws user_error when nothing can be made there
   explicit version_ring(ring_limits limits);
   /// Removes what is on disk.
   ~version_ring();

@@ -58,7 +58,8 @@ TEST_CASE("memory: generators on CUDA devices, in what they compute in") {
   REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n * 2 + cache * 2) + evaluation * 2);
   const auto published = total(run_memory(c, s));
   s.generator.dtype = weight_dtype::fp8;
-  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n + cache * 2) + evaluation * 2); // not in 8 bits
+  // What evaluates is not in 8 bits.
+  REQUIRE(device_total(run_memory(c, s)) == 3 * (2 * n + cache * 2) + evaluation * 2);
   REQUIRE(total(run_memory(c, s)) == published); // as bf16
 }
 

@@ -299,8 +299,9 @@ TEST_CASE("snapshot: a folder that can't be written is told before training") {
   s.algorithm.snapshot.folder = file;
   s.algorithm.snapshot.disk_bytes = 1 << 20;
   auto network = tiny_network();
-  REQUIRE_THROWS_WITH(reinforcement(network, s),
-                      Catch::StartsWith("algorithm.snapshot.folder: can't make " + file.string() + ": "));
+  REQUIRE_THROWS_WITH(
+    reinforcement(network, s),
+    Catch::StartsWith("algorithm.snapshot.folder: can't make " + file.string() + ": "));
   s.algorithm.old_logits = old_logits_source::recompute; // which keeps nothing
   REQUIRE_NOTHROW(reinforcement(network, s));
 }

@@ -111,12 +111,14 @@ TEST_CASE("a folder that can't be written is refused before anything is kept") {
     version_ring ring({4, 0, 2 * bytes, 10 * bytes, folder});
   };
   const auto begins = [](const fs::path& folder) {
-    return Catch::StartsWith("algorithm.snapshot.folder: can't make " + folder.string() + ": Not a dir");
+    return Catch::StartsWith("algorithm.snapshot.folder: can't make " + folder.string()
+                             + ": Not a directory");
   };
   REQUIRE_THROWS_WITH(refused(file), begins(file) && Catch::Contains("disk_bytes to 0"));
   REQUIRE_THROWS_WITH(refused(file / "below"), begins(file / "below"));
-  REQUIRE_THROWS_WITH(refused("/proc/self/task"), // a folder, but nobody's to write
-                      Catch::StartsWith("algorithm.snapshot.folder: can't make a folder in /proc/"));
+  REQUIRE_THROWS_WITH(
+    refused("/proc/self/task"), // a folder, but nobody's to write
+    Catch::StartsWith("algorithm.snapshot.folder: can't make a folder in /proc/"));
   version_ring not_asked_for(ring_limits{4, 0, 2 * bytes, 0, file / "below"});
 }
 
