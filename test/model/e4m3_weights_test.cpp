@@ -1,4 +1,5 @@
-// Weights of 8 bits in floating point, with a scale for each row, as the decoder for devices keeps them.
+// Weights of 8 bits in floating point, with a scale for each row, as the decoder for devices keeps
+// them.
 
 #include "runtime/model/device_weights.hpp"
 #include "runtime/model/weight_transfer.hpp"

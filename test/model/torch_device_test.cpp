@@ -15,8 +15,8 @@ TEST_CASE("a CUDA device on a machine without a driver: the driver is what is mi
     REQUIRE(model::nvidia_driver_here());
     return;
   }
-  const std::string whole = "generator.device: found \"cuda\", but there is no NVIDIA driver on this "
-                            "machine (libcuda.so.1 is not found); set \"cpu\"";
+  const std::string whole = "generator.device: found \"cuda\", but there is no NVIDIA driver on "
+                            "this machine (libcuda.so.1 is not found); set \"cpu\"";
   // Nor is it another thing after libtorch's CUDA half was looked for.
   for (int i = 0; i < 2; ++i, model::prepare_for_cuda()) {
     REQUIRE_THROWS_WITH(model::cuda_devices("generator.device"), whole);
