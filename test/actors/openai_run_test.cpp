@@ -10,6 +10,7 @@
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -81,16 +82,21 @@ public:
   }
   [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] std::string port() const { return url_.substr(url_.rfind(':') + 1); }
-  /// Ends it without a word, in the middle of answers; so many tokens have been sampled by then.
-  void kill_at_work(std::int64_t tokens) {
+  /// Waits until it is in the middle of answers, and has sampled so many tokens; false when it took
+  /// too long.
+  bool works(std::int64_t tokens) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    for (bool working = false; !working && std::chrono::steady_clock::now() < end;) {
+    while (std::chrono::steady_clock::now() < end) {
       children_.watch(0); // what it says is taken, so that it never waits for that
-      const auto r = httplib::Client(url_).Get("/health");
-      REQUIRE(r);
-      const auto now = json::parse(r->body);
-      working = now["sampled_tokens"] >= tokens && now["outstanding"] > 0;
+      if (const auto r = httplib::Client(url_).Get("/health"))
+        if (const auto now = json::parse(r->body);
+            now["sampled_tokens"] >= tokens && now["outstanding"] > 0)
+          return true;
     }
+    return false;
+  }
+  /// Ends it without a word.
+  void kill() {
     children_.signal_all(SIGKILL);
     while (children_.running() > 0)
       children_.watch(0.1);
@@ -176,7 +182,7 @@ TEST_CASE("a server killed in the middle of a batch: the run goes on with the ne
   run_training({.options = tiny(1), .directory = folder.path() / "first", .quiet = true});
   const auto model = newest_model(folder.path() / "first");
   auto server = std::make_unique<serving_process>(model);
-  auto s = tiny(30);
+  auto s = tiny(test::endless);
   s.model.path = model.string();
   s.log.level = log_level::warning;
   s.rollout.eta = 0; // so that each log-prob is compared with the trainer's of the same version
@@ -186,25 +192,32 @@ TEST_CASE("a server killed in the middle of a batch: the run goes on with the ne
   s.generator.backend = {"openai", {{"endpoint", server->url()}, {"timeout_s", 60},
                                     {"folder", (folder.path() / "weights").string()}}};
   std::promise<void> over; // a child ends with the thread that started it
+  std::atomic<int> killed{0};
+  std::atomic<bool> done{false};
   std::thread killer([&, is_over = over.get_future()] {
     for (const int tokens : {400, 300}) {
       const auto port = server->port();
-      server->kill_at_work(tokens);
+      killed += server->works(tokens) ? 1 : 0;
+      server->kill();
       server.reset();
       server = std::make_unique<serving_process>(model, port); // with the weights of its start
     }
+    server->works(300);
+    done = true;
     is_over.wait();
     server.reset();
   });
-  const auto why = failure_of({.options = s, .directory = folder.path() / "run", .quiet = true});
+  const auto why = failure_of({.options = s, .directory = folder.path() / "run", .quiet = true,
+                               .interrupted = [&] { return done.load(); }});
   over.set_value();
   killer.join();
   REQUIRE(why.empty());
+  REQUIRE(killed == 2);
   const auto summary = test::read(folder.path() / "run" / "summary.json");
   INFO(summary.dump());
   test::check_accounts(summary, 16);
-  REQUIRE(summary["ended"] == "done");
-  REQUIRE(summary["rollouts"]["trained"] == 30 * 16);
+  REQUIRE(summary["ended"] == "interrupted");
+  REQUIRE(summary["steps"] > 0);
   REQUIRE(summary["rollouts"]["failed"] == 0);
   for (const auto& line : lines_of(folder.path() / "run" / "metrics.jsonl"))
     if (line["kind"] == "step") {
@@ -225,12 +238,15 @@ TEST_CASE("a server killed and gone ends the run with its address and the accoun
   const auto model = newest_model(folder.path() / "first");
   serving_process server(model);
   const auto url = server.url();
-  auto s = tiny(1000);
+  auto s = tiny(test::endless);
   s.model.path = model.string();
   s.generator.backend = {"openai", {{"endpoint", url}, {"timeout_s", 1},
                                     {"folder", (folder.path() / "weights").string()}}};
   s.supervisor.max_restarts = 2;
-  std::thread killer([&] { server.kill_at_work(200); });
+  std::thread killer([&] {
+    server.works(200);
+    server.kill();
+  });
   const auto why = failure_of({.options = s, .directory = folder.path() / "run", .quiet = true});
   killer.join();
   INFO(why);
