@@ -70,18 +70,22 @@ double mean_reward(const std::vector<scored_group>& groups) {
 TEST_CASE("supervised: the loss falls and the task is learnt") {
   auto network = tiny_network();
   supervised_options options;
-  options.learning_rate.peak = 1e-2;
+  options.learning_rate.peak = 5e-3;
   supervised trainer(network, options);
   random_stream random{1};
   auto first = trainer.step(larger_of_two(random, 32));
   REQUIRE(first.loss == Approx(std::log(12)).margin(0.5));
   REQUIRE(first.tokens == 64);
-  supervised_statistics last;
-  for (int i = 0; i < 500; ++i)
-    last = trainer.step(larger_of_two(random, 32));
-  REQUIRE(last.loss < 0.2);
-  REQUIRE(last.token_accuracy > 0.85);
-  REQUIRE(trainer.steps() == 501);
+  double loss = 0, accuracy = 0; // of single batches they go up and down
+  constexpr int steps = 600, last = 50;
+  for (int i = 0; i < steps; ++i) {
+    auto now = trainer.step(larger_of_two(random, 32));
+    loss += i >= steps - last ? now.loss / last : 0;
+    accuracy += i >= steps - last ? now.token_accuracy / last : 0;
+  }
+  REQUIRE(loss < 0.3);
+  REQUIRE(accuracy > 0.85);
+  REQUIRE(trainer.steps() == 1 + steps);
 }
 
 TEST_CASE("supervised: micro-batches don't change the step; an empty one changes nothing") {
