@@ -2,6 +2,7 @@
 
 #include "runtime/config/options.hpp"
 #include "runtime/error.hpp"
+#include "runtime/readable_text.hpp"
 
 #include <unistd.h>
 
@@ -21,20 +22,16 @@ verdict failed(const std::string& why) {
   return v;
 }
 
-std::string shortened(const std::string& text) {
-  return text.size() <= 120 ? text : text.substr(0, 117) + "...";
-}
-
 /// The verdict in a line of JSON, or what is wrong with the line.
 verdict read_verdict(const std::string& line) {
   const auto j = nlohmann::json::parse(line, nullptr, false);
   if (!j.is_object())
-    return failed("answered \"" + shortened(line) + "\", expected a JSON object");
+    return failed("answered \"" + readable(line, 120) + "\", expected a JSON object");
   if (const auto e = j.find("error"); e != j.end())
-    return failed(e->is_string() ? e->get<std::string>() : e->dump());
+    return failed(readable(e->is_string() ? e->get<std::string>() : e->dump()));
   const auto pay = j.find("reward");
   if (pay == j.end() || !pay->is_number() || !std::isfinite(pay->get<double>()))
-    return failed("answered \"" + shortened(line) + "\", expected a number as \"reward\"");
+    return failed("answered \"" + readable(line, 120) + "\", expected a number as \"reward\"");
   verdict v;
   v.reward = pay->get<float>();
   const auto flag = [&](const char* name, bool otherwise) {

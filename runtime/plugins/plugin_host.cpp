@@ -3,6 +3,7 @@
 #include "runtime/error.hpp"
 #include "runtime/plugins/child_pool.hpp"
 #include "runtime/plugins/json_parameters.hpp"
+#include "runtime/readable_text.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -106,7 +107,7 @@ loaded_plugin describe_isolated(const std::filesystem::path& file) {
     throw user_error(j["error"].get<std::string>());
   if (!j.is_object() || !j.contains("entries"))
     throw user_error("plugin " + out.file + ": was not described by " + command[0] + ": found "
-                     + line);
+                     + readable(line));
   out.name = j.value("name", "");
   out.description = j.value("description", "");
   for (const auto& e : j["entries"]) {

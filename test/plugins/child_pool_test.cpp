@@ -1,10 +1,12 @@
 #include "runtime/plugins/child_pool.hpp"
 #include "rollout/program_reward.hpp"
 #include "runtime/error.hpp"
+#include "runtime/readable_text.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -105,4 +107,30 @@ TEST_CASE("program reward: verdicts and failures of an external program") {
   for (const auto* none : {"/nonexistent/judge", "no-such-judge-anywhere"})
     REQUIRE_THROWS_WITH(make_reward("program", {{"command", {none}}}),
                         Contains("which is no program here"));
+}
+
+TEST_CASE("program reward: a program that writes no text fails its answer, with a text") {
+  for (const auto* line : {"\\377\\376\\000", "{\"error\": \"a\\\\u001b[31mb\"}",
+                           "{\"reward\": \"\\033[2J\\377\"}"}) {
+    const nlohmann::json params{
+      {"command", shell("while read x; do printf '" + std::string(line) + "\\n'; done")}};
+    const auto v = make_reward("program", params)->judge({1, "q", "a"}, "x", finish_reason::stop);
+    INFO(line);
+    REQUIRE(!v.failure.empty());
+    REQUIRE(!v.judged);
+    REQUIRE_NOTHROW(nlohmann::json(v.failure).dump());
+    REQUIRE(std::none_of(v.failure.begin(), v.failure.end(),
+                         [](unsigned char c) { return c < 0x20 || c == 0x7F; }));
+  }
+}
+
+TEST_CASE("what a program wrote becomes readable, whatever it is") {
+  REQUIRE(readable("plain, \"quoted\" \xC3\xA9") == "plain, \"quoted\" \xC3\xA9");
+  REQUIRE(readable(std::string_view("a\xFF\0\n\x7F\xC2\x9B" "b", 8))
+          == "a\xEF\xBF\xBD    b");
+  REQUIRE(readable("").empty());
+  REQUIRE(readable(std::string(301, 'x')) == std::string(300, 'x') + "...");
+  for (std::size_t longest = 0; longest < 8; ++longest) // never within a character
+    REQUIRE(readable("\xE2\x82\xAC\xF0\x9F\x98\x80\xC3\xA9", longest).find("\xEF\xBF\xBD")
+            == std::string::npos);
 }
