@@ -1,5 +1,6 @@
 #include "runtime/plugins/child_pool.hpp"
 
+#include "runtime/short_forms.hpp"
 #include "runtime/without_sigpipe.hpp"
 
 #include <algorithm>
@@ -21,8 +22,6 @@ namespace millrace::plugins {
 using clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr std::size_t longest_answer = std::size_t{16} << 20;
 
 std::chrono::nanoseconds seconds(double s) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9));
@@ -189,21 +188,28 @@ void child_pool::start(child& c, time deadline) {
 /// Writes and reads side by side: a process may answer before it has read everything.
 void child_pool::converse(child& c, const std::string& line, time deadline, std::string& answer) {
   without_sigpipe quiet;
-  std::size_t written = 0;
+  std::size_t written = 0, searched = 0;
+  auto end = std::string::npos;
   for (;;) {
-    if (const auto end = c.unread.find('\n'); end != std::string::npos && written == line.size()) {
+    if (end == std::string::npos) {
+      end = c.unread.find('\n', searched);
+      searched = c.unread.size();
+    }
+    if (std::min(end, c.unread.size()) > options_.longest_answer)
+      fail(c, mishap::endless);
+    if (end != std::string::npos && written == line.size()) {
       answer = c.unread.substr(0, end);
       c.unread.erase(0, end + 1);
       return;
     }
-    if (c.unread.size() > longest_answer)
-      fail(c, "answered without an end");
+    if (clock::now() >= deadline) // one that writes and writes never lets poll() time out
+      fail(c, mishap::late);
     pollfd fds[2] = {{c.out, POLLIN, 0}, {c.in, POLLOUT, 0}};
     const auto ready = poll(fds, written < line.size() ? 2 : 1, milliseconds_until(deadline));
     if (ready < 0 && errno == EINTR)
       continue;
     if (ready <= 0)
-      fail(c, "");
+      fail(c, mishap::late);
     if (written < line.size() && fds[1].revents != 0) {
       const auto n = ::write(c.in, line.data() + written, line.size() - written);
       if (n < 0 && errno != EAGAIN && errno != EINTR)
@@ -214,23 +220,27 @@ void child_pool::converse(child& c, const std::string& line, time deadline, std:
       char buffer[65536];
       const auto n = ::read(c.out, buffer, sizeof buffer);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        fail(c, "closed its standard output");
+        fail(c, mishap::closed);
       c.unread.append(buffer, n > 0 ? static_cast<std::size_t>(n) : 0);
     }
   }
 }
 
-/// Ends the process and throws. `why` empty: it was late. How it ended by itself says more.
-void child_pool::fail(child& c, std::string why) {
-  const bool late = why.empty();
-  const int status = c.reap(std::chrono::milliseconds(late ? 0 : 1000));
+/// Ends the process and throws. Of one that closed its output, how it ended by itself says more.
+void child_pool::fail(child& c, mishap it_went) {
+  const int status = c.reap(std::chrono::milliseconds(it_went == mishap::closed ? 1000 : 0));
   const bool by_us = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  if (late) {
-    char text[64];
-    std::snprintf(text, sizeof text, "gave no answer within %g s and was killed", options_.timeout_s);
-    why = text;
-  } else if (!by_us) {
-    why = ending(status);
+  std::string why;
+  switch (it_went) {
+    case mishap::late:
+      why = printed("gave no answer within %g s and was killed", options_.timeout_s);
+      break;
+    case mishap::endless:
+      why = printed("gave an answer longer than %zu bytes and was killed", options_.longest_answer);
+      break;
+    case mishap::closed:
+      why = by_us ? "closed its standard output" : ending(status);
+      break;
   }
   if (++c.failures > 1)
     c.not_before = clock::now()

@@ -24,10 +24,11 @@ struct child_pool_options {
   double timeout_s = 10;            ///< for one answer, with all waiting
   double backoff_s = 0.1;  ///< before a process that failed twice in a row is started again; doubles
   double max_backoff_s = 5;
+  std::size_t longest_answer = std::size_t{1} << 20; ///< bytes
 };
 
 /// Processes that answer a line on standard input with a line on standard output, one at a time
-/// each. One that dies or is late is killed with its process group, and another is started in its
+/// each. One that dies, is late or writes a longer line than it may is killed with its process group, and another is started in its
 /// place: at once after an answer that went well, after a growing delay when they fail in a row.
 /// Processes end when their input does. Thread-safe.
 class child_pool {
@@ -48,7 +49,8 @@ private:
 
   void converse(child& c, const std::string& line, time deadline, std::string& answer);
   void start(child& c, time deadline);
-  [[noreturn]] void fail(child& c, std::string why);
+  enum class mishap { late, endless, closed };
+  [[noreturn]] void fail(child& c, mishap it_went);
 
   child_pool_options options_;
   mutable std::mutex mutex_;

@@ -73,6 +73,31 @@ TEST_CASE("child pool: one that hangs holds up nobody else") {
   stuck.join();
 }
 
+TEST_CASE("child pool: an answer may be so long and no longer") {
+  child_pool pool({.command = {"cat"}, .longest_answer = 100'000});
+  REQUIRE(pool.ask(std::string(100'000, 'x')).size() == 100'000);
+  REQUIRE_THAT(failure(pool, std::string(100'001, 'x')), Contains("longer than 100000 bytes"));
+  REQUIRE(pool.ask("a") == "a");
+}
+
+TEST_CASE("child pool: one that floods is stopped within its time") {
+  const auto quick = [](const std::string& script, plugins::child_pool_options options) {
+    options.command = shell(script);
+    child_pool pool(options);
+    const auto began = std::chrono::steady_clock::now();
+    const auto text = failure(pool, "x");
+    REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(3));
+    return text;
+  };
+  for (const auto* flood : {"read x; tr '\\0' x < /dev/zero", "tr '\\0' x < /dev/zero",
+                            "read x; head -c 200000000 /dev/zero; echo; read x"})
+    REQUIRE_THAT(quick(flood, {.timeout_s = 20}), Contains("longer than 1048576 bytes"));
+  // However long it may be, the time counts.
+  REQUIRE_THAT(quick("read x; tr '\\0' x < /dev/zero",
+                     {.timeout_s = 0.3, .longest_answer = std::size_t{1} << 40}),
+               Contains("no answer within 0.3 s"));
+}
+
 TEST_CASE("child pool: one that always dies is not started again and again") {
   child_pool pool({.command = {"false"}, .timeout_s = 0.5, .backoff_s = 0.2, .max_backoff_s = 5});
   const auto began = std::chrono::steady_clock::now();
