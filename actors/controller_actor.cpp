@@ -11,6 +11,15 @@
 
 namespace millrace {
 
+namespace {
+
+/// Reasons are texts of rewards and plugins: what is no UTF-8 in them must not end the stream.
+std::string dumped(const nlohmann::json& j) {
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+} // namespace
+
 caf::behavior controller_state::start(controller_actor_options options,
                                       std::shared_ptr<prompt_feed> feed) {
   report_exceptions(self_);
@@ -98,7 +107,7 @@ caf::behavior controller_state::start(controller_actor_options options,
       send_groups(std::exchange(undelivered_, {}));
       show();
     },
-    [this](save_atom) { return controller_->save().dump(); },
+    [this](save_atom) { return dumped(controller_->save()); },
     [this](save_atom, const std::string& saved) {
       controller_->load(nlohmann::json::parse(saved));
       flush();
@@ -264,7 +273,7 @@ void controller_state::send_scores(std::vector<score_request> requests) {
             if (s.failure.empty())
               controller_->scored(s);
             else
-              controller_->scoring_failed(s.id, s.failure);
+              judging_failed(s.id, s.failure);
           flush();
         },
         [this, to = worker.handle, question, ids = std::move(ids)](const caf::error& e) {
@@ -274,11 +283,24 @@ void controller_state::send_scores(std::vector<score_request> requests) {
           else if (settle(to, question)) {
             seen_.metrics().add(metrics::scores_late, static_cast<double>(ids.size()));
             for (auto id : ids)
-              controller_->scoring_failed(id, "no reward in time");
+              judging_failed(id, "no reward in time");
           }
           flush();
         });
   }
+}
+
+/// The ledger is read when a run has ended: one in which nothing can be judged says so before.
+void controller_state::judging_failed(rollout_id id, const std::string& reason) {
+  if (++judging_failures_ == next_told_failure_) {
+    next_told_failure_ *= 10;
+    if (options_.warn)
+      options_.warn(judging_failures_ == 1
+                      ? "an answer could not be judged: " + reason
+                      : "judging has failed " + std::to_string(judging_failures_)
+                          + " times so far; the last time: " + reason);
+  }
+  controller_->scoring_failed(id, reason);
 }
 
 bool controller_state::settle(const caf::actor& worker, std::uint64_t question) {
@@ -334,7 +356,7 @@ std::string controller_state::totals() const {
                    {"waits_for", controller_->waits_for()}};
   for (std::size_t s = 0; s < rollout_state_count; ++s)
     j[std::string(to_string(static_cast<rollout_state>(s)))] = t.in_state[s];
-  return j.dump();
+  return dumped(j);
 }
 
 caf::behavior controller_actor(caf::stateful_actor<controller_state>* self,

@@ -267,7 +267,7 @@ std::string hub_state::status() const {
                    {"old_logits", m.declared.actors.old_logits}};
     out["nodes"].push_back(n);
   }
-  return out.dump();
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 caf::behavior hub_actor(caf::stateful_actor<hub_state>* self, hub_options options) {

@@ -180,7 +180,8 @@ http_response monitor::page_for(const http_request& r) {
   if (r.path == "/metrics")
     return {200, "text/plain; version=0.0.4; charset=utf-8", prometheus_text(tree_->all(now_()))};
   if (r.path == "/introspect")
-    return {200, json_type, introspect().dump() + "\n"};
+    return {200, json_type,
+            introspect().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
   if (r.path == "/healthz")
     return health();
   if (r.path == "/series") {

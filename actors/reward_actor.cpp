@@ -2,6 +2,7 @@
 
 #include "actors/shell.hpp"
 #include "runtime/metrics/catalogue.hpp"
+#include "runtime/readable_text.hpp"
 
 namespace millrace {
 
@@ -14,18 +15,38 @@ caf::behavior reward_state::start(std::string worker, std::shared_ptr<const rewa
   insist(self_, controller, 5,
          caf::make_message(reward_joined_atom::value, std::move(worker), caf::actor{self_}));
   return {
-    [this](drain_atom) { self_->quit(caf::exit_reason::user_shutdown); }, // it holds no work
-    [this](const score_batch& batch) {
-      score_results out;
-      out.scores.reserve(batch.requests.size());
-      seen_.working("judging");
-      for (const auto& r : batch.requests)
-        out.scores.push_back(this->judge(r));
-      seen_.waiting("controller", "answers to judge");
-      return out;
+    [this](drain_atom) {
+      draining_ = true;
+      if (held_.empty())
+        self_->quit(caf::exit_reason::user_shutdown);
     },
+    [this](score_batch& batch) -> caf::result<score_results> {
+      auto reply = self_->make_response_promise();
+      held_.push_back({std::move(batch), {}, reply});
+      if (held_.size() == 1)
+        self_->send(self_, tick_atom::value);
+      return reply;
+    },
+    [this](tick_atom) { judge_next(); },
     answer_introspection(seen_),
   };
+}
+
+void reward_state::judge_next() {
+  auto& [asked, done, reply] = held_.front();
+  seen_.working("judging");
+  if (done.scores.size() < asked.requests.size())
+    done.scores.push_back(judge(asked.requests[done.scores.size()]));
+  if (done.scores.size() >= asked.requests.size()) {
+    reply.deliver(std::move(done));
+    held_.pop_front();
+  }
+  if (!held_.empty())
+    self_->send(self_, tick_atom::value);
+  else if (draining_)
+    self_->quit(caf::exit_reason::user_shutdown);
+  else
+    seen_.waiting("controller", "answers to judge");
 }
 
 score reward_state::judge(const score_request& r) {
@@ -43,7 +64,7 @@ score reward_state::judge(const score_request& r) {
   m.add(metrics::reward_busy, took);
   m.add(metrics::answers_scored,
         !v.failure.empty() ? "error" : !v.judged ? "not judged" : v.correct ? "correct" : "wrong", 1);
-  return {r.id, v.reward, v.correct, v.failure};
+  return {r.id, v.reward, v.correct, readable(v.failure, 1000)}; // of a plugin, it may be
 }
 
 caf::behavior reward_actor(caf::stateful_actor<reward_state>* self, std::string worker,

@@ -3,13 +3,15 @@
 #include "actors/introspection.hpp"
 #include "rollout/reward.hpp"
 
+#include <deque>
 #include <memory>
 #include <string>
 
 namespace millrace {
 
 /// A reward worker: judges answers, several of these in parallel. Joins the stream by itself.
-/// Takes score_batch → score_results. The time-out is the controller's.
+/// Takes score_batch → score_results. The time-out is the controller's. Between two answers it reads
+/// its messages: the end of a run waits for the answer under way, not for all that were sent.
 class reward_state {
 public:
   static inline const char* name = "reward";
@@ -20,10 +22,18 @@ public:
                       caf::actor controller);
 
 private:
+  struct held_batch {
+    score_batch asked;
+    score_results done;
+    caf::response_promise reply;
+  };
+  void judge_next();
   score judge(const score_request& r);
 
   caf::event_based_actor* self_;
   std::shared_ptr<const reward> judge_;
+  std::deque<held_batch> held_;
+  bool draining_ = false; ///< it ends when it holds nothing more
   presence seen_;
 };
 

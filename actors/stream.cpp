@@ -130,6 +130,7 @@ child_spec stream::controller_spec() {
   c.sampling = s.sampling;
   c.sampling.seed = s.seed;
   o.reward_timeout_s = s.reward.timeout_s;
+  o.warn = [](const std::string& text) { log::warning("reward", text); };
   return {"controller", "controller",
           [this, o](caf::event_based_actor* parent) {
             handles_.controller = parent->spawn(controller_actor, o, parts_.feed);
