@@ -295,10 +295,8 @@ void controller_state::judging_failed(rollout_id id, const std::string& reason) 
   if (++judging_failures_ == next_told_failure_) {
     next_told_failure_ *= 10;
     if (options_.warn)
-      options_.warn(judging_failures_ == 1
-                      ? "an answer could not be judged: " + reason
-                      : "judging has failed " + std::to_string(judging_failures_)
-                          + " times so far; the last time: " + reason);
+      options_.warn("judging has failed " + std::to_string(judging_failures_)
+                    + " times so far; the last time: " + reason);
   }
   controller_->scoring_failed(id, reason);
 }

@@ -18,7 +18,7 @@ struct controller_actor_options {
   double tick_s = 0.25;          ///< how often overdue work is looked for
   /// Called after every decision: checkers and counters look in here. Empty: nobody does.
   std::function<void(const rollout_controller&)> observe;
-  /// Is told why answers can't be judged: the 1st time, the 10th, the 100th, … Empty: nobody is.
+  /// Is told why answers can't be judged: the 10th time, the 100th, … Empty: nobody is.
   std::function<void(const std::string&)> warn;
 };
 
@@ -74,7 +74,7 @@ private:
   std::vector<caf::actor> generators_; ///< by the controller's index
   std::vector<reward_worker> rewards_;
   std::uint64_t questions_ = 0; ///< asked of reward workers so far
-  std::int64_t judging_failures_ = 0, next_told_failure_ = 1;
+  std::int64_t judging_failures_ = 0, next_told_failure_ = 10;
   std::vector<score_request> unsent_scores_; ///< while no reward worker is up
   std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
   caf::actor replay_;

@@ -1,8 +1,11 @@
 #include "actors/reward_actor.hpp"
 
 #include "actors/shell.hpp"
+#include "runtime/log.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/readable_text.hpp"
+
+#include <utility>
 
 namespace millrace {
 
@@ -10,6 +13,7 @@ caf::behavior reward_state::start(std::string worker, std::shared_ptr<const rewa
                                   caf::actor controller) {
   report_exceptions(self_);
   judge_ = std::move(judge);
+  worker_ = worker;
   seen_ = {self_, "reward", worker};
   seen_.waiting("controller", "answers to judge");
   insist(self_, controller, 5,
@@ -62,9 +66,13 @@ score reward_state::judge(const score_request& r) {
   auto took = now_s(self_) - began;
   m.observe(metrics::score_latency, took);
   m.add(metrics::reward_busy, took);
+  const bool failed = !v.failure.empty();
+  auto why = readable(v.failure, 1000); // of a plugin, it may be
+  if (failed && !std::exchange(told_, true)) // the controller counts them, a whole message later
+    log::warning("reward", worker_ + " could not judge an answer: " + why);
   m.add(metrics::answers_scored,
-        !v.failure.empty() ? "error" : !v.judged ? "not judged" : v.correct ? "correct" : "wrong", 1);
-  return {r.id, v.reward, v.correct, readable(v.failure, 1000)}; // of a plugin, it may be
+        failed ? "error" : !v.judged ? "not judged" : v.correct ? "correct" : "wrong", 1);
+  return {r.id, v.reward, v.correct, std::move(why)};
 }
 
 caf::behavior reward_actor(caf::stateful_actor<reward_state>* self, std::string worker,

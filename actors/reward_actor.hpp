@@ -31,7 +31,9 @@ private:
   score judge(const score_request& r);
 
   caf::event_based_actor* self_;
+  std::string worker_;
   std::shared_ptr<const reward> judge_;
+  bool told_ = false; ///< of its first failure
   std::deque<held_batch> held_;
   bool draining_ = false; ///< it ends when it holds nothing more
   presence seen_;
