@@ -60,8 +60,12 @@ void evaluation::begin(version v) {
     }
 }
 
-bool evaluation::step() {
+bool evaluation::step(const std::function<bool()>& stop) {
   for (const auto& r : engine_->step()) {
+    if (stop && stop()) {
+      engine_->drain();
+      return false;
+    }
     auto v = judge_->judge(prompts_[static_cast<std::size_t>(r.id.group)].question, r.text, r.finish);
     sums_.answers += 1;
     sums_.accuracy += v.correct ? 1 : 0;
@@ -87,10 +91,11 @@ double evaluation::progress() const {
                         : static_cast<double>(sums_.answers) / static_cast<double>(expected_);
 }
 
-evaluation_report evaluation::run(version v, std::span<const tensor_view> weights) {
+evaluation_report evaluation::run(version v, std::span<const tensor_view> weights,
+                                  const std::function<bool()>& stop) {
   model::transfer_weights(weights, engine_->staging());
   begin(v);
-  while (step()) {
+  while (step(stop)) {
   }
   return report();
 }

@@ -6,6 +6,7 @@
 #include "rollout/reward.hpp"
 #include "runtime/config/settings.hpp"
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,11 +38,12 @@ public:
 
   /// Starts over with the weights in the engine's staging buffers.
   void begin(version v);
-  /// One decode step; false when all answers are in.
-  bool step();
+  /// One decode step; false when all answers are in, or `stop` (asked before each is judged) says so.
+  bool step(const std::function<bool()>& stop = {});
   [[nodiscard]] evaluation_report report() const;
-  /// begin() and every step(), with these weights.
-  evaluation_report run(version v, std::span<const tensor_view> weights);
+  /// begin() and every step(), with these weights. progress() is below 1 after it was stopped.
+  evaluation_report run(version v, std::span<const tensor_view> weights,
+                        const std::function<bool()>& stop = {});
   [[nodiscard]] double progress() const;
   [[nodiscard]] const std::shared_ptr<generation::engine>& engine() const { return engine_; }
 

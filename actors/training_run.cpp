@@ -272,7 +272,10 @@ void training_run::warm_up() {
 void training_run::evaluate(std::string_view when) {
   screen_.progress("evaluating", 0, std::string(when));
   stage("evaluating " + std::string(when));
-  record_.evaluated(evaluation_->run(policy_->current(), policy_->views()), when);
+  const auto report
+    = evaluation_->run(policy_->current(), policy_->views(), [this] { return interrupted(); });
+  if (evaluation_->progress() >= 1) // else it was interrupted: a program that judges may be slow
+    record_.evaluated(report, when);
 }
 
 /// Waits for the stream's end, and fills in the ledger's sums at that moment.
