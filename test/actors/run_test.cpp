@@ -107,6 +107,19 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   REQUIRE(a["trained_tokens"] == b["trained_tokens"]);
 }
 
+TEST_CASE("run: one that is interrupted while a slow program judges the held-out answers ends then") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.reward.kind = "program";
+  s.reward.params = {{"command", {"sleep", "60"}}, {"timeout_s", 1}}; // 20 s for all 20
+  const auto began = std::chrono::steady_clock::now();
+  const auto since = [&] { return std::chrono::steady_clock::now() - began; };
+  REQUIRE(run_training({.options = s, .directory = folder / "run", .quiet = true,
+                        .interrupted = [&] { return since() > std::chrono::seconds(2); }})
+          == run_outcome::interrupted);
+  REQUIRE(since() < std::chrono::seconds(12));
+}
+
 TEST_CASE("run: staleness is used and bounded at η = 2, and the summary's sums hold") {
   temporary_folder folder;
   auto s = tiny();
