@@ -58,6 +58,39 @@ TEST_CASE("numeric reward") {
   REQUIRE(numeric("5", "I forgot to close \\boxed{5")); // marks nothing: the last number
   REQUIRE(numeric("25%", "a quarter, 0.25"));
   REQUIRE(numeric("#### 7", "7"));
+  REQUIRE(numeric("She has 3 apples and 4 pears, so 7", "7"));
+}
+
+TEST_CASE("numeric reward: references that are no number are compared as text") {
+  struct { const char *reference, *right, *wrong; } cases[]{
+    {"(1,3)", "\\boxed{(1, 3)}", "3"},
+    {"3\\sqrt{2}", "so \\boxed{3\\sqrt{2}}", "\\boxed{2}"},
+    {"2x-5", "\\boxed{2x - 5}", "\\boxed{5}"},
+    {"x+1", "\\boxed{x+1}.", "\\boxed{1}"},
+    {"\\frac{\\pi}{4}", "\\boxed{\\dfrac{\\pi}{4}}", "\\boxed{4}"},
+    {"x^2+y^2=4", "\\boxed{x^2 + y^2 = 4}", "\\boxed{4}"},
+    {"10^{5}", "\\boxed{10^{5}}", "\\boxed{5}"},
+    {"4\u03C0", "\\boxed{4\u03C0}", "4"},
+    {"\\text{(C)}", "\\boxed{(C)}", "\\boxed{C}"},
+    {"\\left(-\\infty, 2\\right)", "\\boxed{(-\\infty,2)}", "2"},
+    {"Monday", "\\boxed{\\text{Monday}}", "1"},
+  };
+  for (const auto& c : cases) {
+    INFO(c.reference);
+    REQUIRE(numeric(c.reference, c.right));
+    REQUIRE_FALSE(numeric(c.reference, c.wrong));
+  }
+}
+
+TEST_CASE("numeric reward: numbers in TeX and with units") {
+  for (const auto& [reference, answer] : std::vector<std::pair<const char*, const char*>>{
+         {"\\frac12", "\\boxed{0.5}"}, {"\\dfrac{3}{4}", "\\boxed{\\frac34}"}, {"-\\frac{1}{2}", "-0.5"},
+         {"90^\\circ", "\\boxed{90}"}, {"12\\text{ cm}", "\\boxed{12}"}, {"\\$5.50", "\\boxed{5.5}"},
+         {"x=5", "\\boxed{5}"}, {"18 eggs", "18"}, {"50\\%", "0.5"}, {"6.02e23", "6.02e23"},
+         {"1{,}000", "1000"}, {"\\frac{\\ 1}{2}", "\\boxed{\\frac{\\ 1}{2}}"}, {"$7$", "7"}, {"7.", "7"}}) {
+    INFO(reference << " | " << answer);
+    REQUIRE(numeric(reference, answer));
+  }
 }
 
 TEST_CASE("numeric reward: what is paid, and why") {
@@ -71,8 +104,11 @@ TEST_CASE("numeric reward: what is paid, and why") {
   v = judge("numeric", pay, "3", "3", finish_reason::length);
   REQUIRE(v.reward == -1);
   REQUIRE_FALSE(v.correct);
-  v = judge("numeric", pay, "no idea", "3");
+  v = judge("numeric", pay, " ", "3");
   REQUIRE_FALSE(v.judged);
+  REQUIRE_FALSE(v.correct);
+  v = judge("numeric", pay, "no idea", "3");
+  REQUIRE(v.detail == "expected, as text, noidea");
   REQUIRE_FALSE(v.correct);
   REQUIRE(judge("numeric", {{"tolerance", 0.1}}, "0.5", "0.55").correct);
 }
@@ -121,7 +157,7 @@ TEST_CASE("weighted reward") {
   REQUIRE(v.reward == 0.25F);
   REQUIRE_FALSE(v.correct);
   REQUIRE(judge("weighted", params, "4", "4").reward == 1.0F);
-  REQUIRE_FALSE(judge("weighted", params, "none", "4").judged);
+  REQUIRE_FALSE(judge("weighted", params, "", "4").judged);
 }
 
 TEST_CASE("rewards: as the configuration says") {
