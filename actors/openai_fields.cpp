@@ -140,6 +140,21 @@ void refuse(const std::string& parameter, const std::string& what, const std::st
   throw api_error(400, parameter + ": " + what, parameter, "invalid_request_error", code);
 }
 
+json parsed(const std::string& body) {
+  constexpr int deepest = 100;
+  const auto not_too_deep = [](int depth, json::parse_event_t, json&) {
+    if (depth > deepest)
+      throw api_error(400, "the request's body is nested deeper than " + std::to_string(deepest)
+                             + " levels");
+    return true;
+  };
+  try {
+    return json::parse(body, not_too_deep);
+  } catch (const json::parse_error& e) {
+    throw api_error(400, "the request's body is not JSON, at byte " + std::to_string(e.byte));
+  }
+}
+
 std::string shown(const json& v) {
   auto text = v.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() > 80 ? text.substr(0, 77) + "..." : text;

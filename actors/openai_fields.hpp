@@ -20,6 +20,10 @@ std::string shown(const json& v);
 /// change the answer. What makes no difference is accepted.
 void check_fields(const json& body, bool chat);
 
+/// A request's body. \throws api_error 400 when it is no JSON, or is nested so deeply that whoever walks
+/// it could run out of stack
+[[nodiscard]] json parsed(const std::string& body);
+
 /// A request's fields, each read with its range. Absent and null are the same.
 class fields {
 public:

@@ -171,10 +171,9 @@ json api_error::body() const {
 }
 
 completion_request read_completion(const std::string& text, const served_model& served, bool chat) {
-  const auto body = json::parse(text, nullptr, false);
+  const auto body = parsed(text);
   if (!body.is_object())
-    throw api_error(400, body.is_discarded() ? "the request's body is not JSON"
-                                             : "the request's body is not a JSON object");
+    throw api_error(400, "the request's body is not a JSON object");
   const fields f(body);
   if (const auto& name = f.get("model"); !name.is_null() && name != json(served.name))
     throw api_error(404, "model: found " + shown(name) + "; this server has \"" + served.name

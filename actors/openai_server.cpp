@@ -1,5 +1,6 @@
 #include "actors/openai_server.hpp"
 
+#include "actors/openai_fields.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/answer_text.hpp"
 
@@ -177,7 +178,7 @@ void server::parts::complete(const httplib::Request& in, httplib::Response& out,
 }
 
 void server::parts::reload(const httplib::Request& in, httplib::Response& out) {
-  const auto body = json::parse(in.body, nullptr, false);
+  const auto body = parsed(in.body);
   if (!body.is_object() || !body.contains("path") || !body["path"].is_string())
     throw api_error(400, "expected {\"path\": \"a model folder on the server's machine\"}", "path");
   try {
@@ -190,13 +191,9 @@ void server::parts::reload(const httplib::Request& in, httplib::Response& out) {
 }
 
 void server::parts::routes() {
-  const auto guarded = [this](auto&& handler) {
-    return [this, handler](const httplib::Request& in, httplib::Response& out) {
+  const auto guarded = [](auto&& handler) {
+    return [handler](const httplib::Request& in, httplib::Response& out) {
       try {
-        if (!options.token.empty()
-            && in.get_header_value("Authorization") != "Bearer " + options.token)
-          throw api_error(401, "expected the header Authorization: Bearer TOKEN, with the server's "
-                               "token", "", "authentication_error", "invalid_api_key");
         handler(in, out);
       } catch (const api_error& e) {
         answer(out, e.status, e.body());
@@ -205,6 +202,21 @@ void server::parts::routes() {
       }
     };
   };
+  // Before the body is read: what is packed could be larger than any limit.
+  http.set_pre_routing_handler([this](const httplib::Request& in, httplib::Response& out) {
+    if (in.path != "/health" && !options.token.empty()
+        && in.get_header_value("Authorization") != "Bearer " + options.token)
+      answer(out, 401, api_error(401, "expected the header Authorization: Bearer TOKEN, with the "
+                                      "server's token", "", "authentication_error",
+                                 "invalid_api_key").body());
+    else if (in.has_header("Content-Encoding"))
+      answer(out, 415, api_error(415, "Content-Encoding: found \""
+                                        + in.get_header_value("Content-Encoding")
+                                        + "\", expected a body that is not packed").body());
+    else
+      return httplib::Server::HandlerResponse::Unhandled;
+    return httplib::Server::HandlerResponse::Handled;
+  });
   http.Get("/health", [this](const httplib::Request&, httplib::Response& out) {
     const auto s = service.statistics();
     answer(out, 200, {{"status", "ok"}, {"outstanding", service.outstanding()},

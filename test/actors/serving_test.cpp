@@ -545,3 +545,30 @@ TEST_CASE("a server that isn't there, and parameters that can't be") {
   REQUIRE_THROWS_AS(generation::openai_endpoint::from({{"endpoint", "http://h"}}), user_error);
   REQUIRE_THROWS_AS(generation::openai_endpoint::from({{"endpiont", "http://h"}}), user_error);
 }
+
+TEST_CASE("serve: a body that is nested too deeply, packed, or nobody's to send is refused unread") {
+  const model_folder m(1);
+  const running_server open(m), guarded(m, 64, "secret");
+  const auto status = [](const running_server& s, const std::string& body, const char* encoding,
+                         const char* path = "/v1/completions") {
+    auto c = s.client();
+    httplib::Headers headers;
+    if (*encoding != '\0')
+      headers.emplace("Content-Encoding", encoding);
+    const auto r = c.Post(path, headers, body, "application/json");
+    REQUIRE(r);
+    return r->status;
+  };
+  for (const int depth : {101, 1000, 100'000}) {
+    const auto nested = std::string(static_cast<std::size_t>(depth), '[')
+                        + std::string(static_cast<std::size_t>(depth), ']');
+    for (const char* field : {"prompt", "logit_bias", "user"})
+      REQUIRE(status(open, "{\"" + std::string(field) + "\": " + nested + "}", "") == 400);
+    REQUIRE(status(open, "{\"path\": " + nested + "}", "", "/reload") == 400);
+  }
+  REQUIRE(status(open, "x", "gzip") == 415);
+  REQUIRE(status(guarded, "x", "gzip") == 401);
+  REQUIRE(status(guarded, "{}", "") == 401);
+  REQUIRE(open.client().Get("/health")->status == 200);
+  REQUIRE(guarded.client().Get("/health")->status == 200);
+}
