@@ -220,10 +220,10 @@ bool old_logit_worker::work() {
   at::set_num_threads(p.threads);
   auto which = p.next_groups(*v);
   within_worker_memory(p.s, [&] {
-    if (p.loaded == *v || p.versions->load(*v, p.network.flat())) {
-      p.loaded = *v;
+    if (p.loaded != *v)
+      p.loaded = p.versions->load(*v, p.network.flat()) ? *v : no_version;
+    if (p.loaded == *v)
       p.compute(*v, which);
-    }
   });
   // Of a version that isn't kept any more nothing will be known.
   for (auto* r : which)

@@ -31,7 +31,7 @@ struct open_file {
 
 [[noreturn]] void refuse(const fs::path& path, const char* what) {
   throw user_error("algorithm.snapshot.folder: can't " + std::string(what) + " " + path.string()
-                   + ": " + std::strerror(errno) + "; set it to a folder on a disk with room");
+                   + ": " + std::strerror(errno));
 }
 
 constexpr auto own_name = "versions";
@@ -191,8 +191,9 @@ bool version_ring::move_down(slot& s) {
 
 void version_ring::drop(std::list<slot>::iterator s) {
   used(s->where) -= s->bytes;
+  std::error_code ignored;
   if (s->where == place::disk)
-    fs::remove(file_of(s->v));
+    fs::remove(file_of(s->v), ignored);
   if (s->where == place::memory)
     spare_.push_back(std::move(s->weights));
   slots_.erase(s);
@@ -246,6 +247,19 @@ bool version_ring::holds(version v) const {
 }
 
 bool version_ring::load(version v, at::Tensor into) {
+  try {
+    return copy(v, std::move(into));
+  } catch (const user_error& e) { // what lay on disk is gone: the version is as good as dropped
+    std::lock_guard lock(guard_);
+    usage_.disk_problem = e.what();
+    auto s = std::find_if(slots_.begin(), slots_.end(), [&](const slot& x) { return x.v == v; });
+    if (s != slots_.end())
+      drop(s);
+    return false;
+  }
+}
+
+bool version_ring::copy(version v, at::Tensor into) {
   at::NoGradGuard no_grad;
   // What is found is kept alive by a handle, so that the copy itself holds up no one.
   at::Tensor weights;

@@ -53,8 +53,8 @@ public:
   bool put(version v, const at::Tensor& flat);
 
   [[nodiscard]] bool holds(version v) const;
-  /// Copies the weights of `v` into `into`; false when it isn't held. \throws user_error when its
-  /// file can't be read
+  /// Copies the weights of `v` into `into`; false when it isn't held, or when its file can't be read:
+  /// then it is dropped, given_up() says why, and what `into` holds is undefined.
   bool load(version v, at::Tensor into);
   /// Forgets versions older than `v`.
   void forget_below(version v);
@@ -80,6 +80,7 @@ private:
   [[nodiscard]] std::int64_t budget(place p) const;
   std::int64_t& used(place p);
   bool make_room(place p, std::int64_t bytes);
+  bool copy(version v, at::Tensor into);
   bool move_down(slot& s);
   void drop(std::list<slot>::iterator s);
   [[nodiscard]] std::filesystem::path file_of(version v) const;

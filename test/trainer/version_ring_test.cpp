@@ -138,6 +138,23 @@ TEST_CASE("a disk that refuses later counts as full, and is what is told") {
   REQUIRE(right(ring, 3));
 }
 
+TEST_CASE("a version whose file is gone, or cut short, is not held any more") {
+  scratch_folder dir;
+  version_ring ring(ring_limits{4, 0, 2 * bytes, 10 * bytes, dir.path});
+  for (int v = 0; v < 4; ++v)
+    REQUIRE(ring.put({v}, weights(v)));
+  const auto own = only_folder_in(dir.path);
+  fs::remove(own / "v0.f32");
+  fs::resize_file(own / "v1.f32", bytes / 2);
+  for (int v : {0, 1}) {
+    REQUIRE(ring.holds({v}));
+    REQUIRE_FALSE(right(ring, v));
+    REQUIRE_FALSE(ring.holds({v}));
+    REQUIRE_THAT(ring.given_up(), Catch::Contains("can't read") && Catch::Contains(own.string()));
+  }
+  REQUIRE(right(ring, 3));
+}
+
 TEST_CASE("budgets that are too small are told as such") {
   version_ring ring({.versions = 3, .memory_bytes = 2 * bytes});
   for (int v = 0; v < 3; ++v) {
