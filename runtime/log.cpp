@@ -7,7 +7,9 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace millrace::log {
 namespace {
@@ -61,14 +63,14 @@ public:
     const spdlog::details::log_msg message("", translated(level), line);
     std::lock_guard lock(mutex_);
     screen_->log(message);
-    if (file_) {
+    to_file([&] {
       file_->log(message);
       const auto now = std::chrono::steady_clock::now();
       if (level >= log_level::warning || now - flushed_ > std::chrono::seconds(1)) {
         file_->flush();
         flushed_ = now;
       }
-    }
+    });
   }
 
   void set_file(const std::filesystem::path& path) {
@@ -83,22 +85,35 @@ public:
     }
     std::lock_guard lock(mutex_);
     file_ = std::move(opened);
+    told_ = false;
   }
 
   void flush() {
     std::lock_guard lock(mutex_);
     screen_->flush();
-    if (file_)
-      file_->flush();
+    to_file([&] { file_->flush(); });
   }
 
   screen_sink& screen() { return *screen_; }
 
 private:
+  /// A full disk must not end whoever has something to say; it is told once, on the screen.
+  template <class Work>
+  void to_file(Work&& work) {
+    try {
+      if (file_)
+        work();
+    } catch (const spdlog::spdlog_ex& e) {
+      if (!std::exchange(told_, true))
+        screen_->log({"", spdlog::level::warn, std::string("warning [log] ") + e.what()});
+    }
+  }
+
   std::mutex mutex_;
   std::shared_ptr<screen_sink> screen_;
   std::shared_ptr<spdlog::sinks::sink> file_;
   std::chrono::steady_clock::time_point flushed_;
+  bool told_ = false; ///< that the file takes no more
 };
 
 /// Never destroyed: a thread may still speak while the process ends.

@@ -49,6 +49,9 @@ void check_data(const settings& s, texts& out) {
                   "file; set data.source to \"jsonl\"");
   if (d.prompt_template.find("{question}") == std::string::npos)
     out.push_back("data.template: has no {question}, so that every prompt would be the same");
+  if (d.held_out == 0)
+    out.push_back("data.held_out: found 0, but a run is evaluated before and after; expected a count "
+                  "from 1, or a fraction between 0 and 1");
   if (d.held_out >= 1 && d.held_out != std::trunc(d.held_out))
     out.push_back("data.held_out: found " + num(d.held_out)
                   + ", expected a whole number of prompts, or a fraction below 1");
