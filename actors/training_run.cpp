@@ -169,6 +169,11 @@ std::string training_run::resuming_command() const {
 
 /// What the ledger and the random streams of the first part depend on must not change under it.
 void training_run::check_resumable() const {
+  const auto summary = directory_.path() / "summary.json";
+  if (resumed_->at.value >= options_.run.steps && std::filesystem::exists(summary)
+      && read_json_file(summary).value("ended", "") == "done")
+    throw user_error("--resume: the run in " + directory_.path().string() + " has done all its "
+                     + std::to_string(resumed_->at.value) + " steps; set run.steps higher to go on");
   if (!std::filesystem::exists(directory_.config_file()))
     return;
   auto was = read_json_file(directory_.config_file());
