@@ -109,6 +109,10 @@ TEST_CASE("run: the whole process killed, --resume goes on from its newest check
   CHECK(summary["eta"] == 1);
   CHECK(summary["steps"] == steps);
   check_accounts(summary, 16);
+  watched done({"run", "--run-dir", run.string(), "--resume"}); // there is nothing to go on with
+  CHECK(done.ends() == 2);
+  CHECK_THAT(done.said(), Catch::Contains("has done all its " + std::to_string(steps) + " steps"));
+  CHECK(read(run / "summary.json") == summary);
 }
 
 TEST_CASE("cluster: the trainer's node killed, --resume goes on from its newest checkpoint") {

@@ -202,6 +202,7 @@ TEST_CASE("options that contradict each other are refused, with a reason") {
   refused(R"({"data": {"source": "jsonl"}})", "data.file: is missing");
   refused(R"({"data": {"template": "Q"}})", "data.template: has no {question}");
   refused(R"({"data": {"held_out": 1.5}})", "data.held_out");
+  refused(R"({"data": {"held_out": 0}})", "data.held_out");
   refused(R"({"deterministic": true, "rollout": {"eta": 1}})", "deterministic: found true");
   refused(R"({"deterministic": true, "rollout": {"eta": 0}, "generator": {"device": "cuda"}})",
           "deterministic: found true with generator.device \"cuda\"");

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <sys/wait.h>
@@ -174,6 +175,20 @@ TEST_CASE("the manual clock moves only when told") {
   const auto a = r.now();
   REQUIRE(r.now() >= a);
   REQUIRE(r.wall() > 1.6e9);
+}
+
+TEST_CASE("messages: a full disk stops nobody who has something to say") {
+  std::vector<std::string> lines;
+  log::set_screen([&](std::string_view line) { lines.emplace_back(line); });
+  log::set_file("/dev/full");
+  for (int i = 0; i < 3; ++i)
+    REQUIRE_NOTHROW(log::warning("trainer", "the disk is full"));
+  REQUIRE_NOTHROW(log::flush());
+  log::set_screen({});
+  log::set_file({});
+  REQUIRE(std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+            return line.find("[log]") != line.npos && line.find("No space left") != line.npos;
+          }) == 1);
 }
 
 TEST_CASE("messages: level, who, file, from many threads") {
