@@ -43,8 +43,9 @@ public:
     return out;
   }
 
-  /// Nobody is to end or change another training that happens to listen there.
-  void prove_it_is_ours() {
+  /// Nobody is to end or change another training that happens to listen there. Returns what the run
+  /// is at.
+  std::string prove_it_is_ours() {
     std::set<std::string> here, there;
     for (const auto& n : options_.cluster.nodes)
       here.insert(n.name);
@@ -57,6 +58,7 @@ public:
     if (here != there)
       throw user_error("the cluster at " + place() + " is another one: its nodes are " + names
                        + "; give the configuration that it was started with");
+    return status["stage"];
   }
 
   void stop() {
@@ -161,8 +163,9 @@ void add_cluster_commands(CLI::App& app, int& status) {
   add("down", "End a running cluster after the present step, with a checkpoint",
       [](const arguments& a) {
         auto line = a.line();
-        line.prove_it_is_ours();
-        std::printf("ending after the present step, with a checkpoint\n");
+        const auto stage = line.prove_it_is_ours();
+        std::printf("%s\n", stage == "training" ? "ending after the present step, with a checkpoint"
+                                                : ("ending; it was " + stage).c_str());
         std::fflush(stdout);
         line.stop();
         std::printf("it is down\n");
