@@ -60,16 +60,22 @@ std::vector<double> expected(const std::vector<float>& logits, const sampling_pa
   return w;
 }
 
-} // namespace
-
-TEST_CASE("the likeliest tokens are those of the distribution sampled from") {
+/// Every way of cutting, alone and together.
+std::vector<sampling_params> distributions() {
   std::vector<sampling_params> all{{}};
   all.push_back({.temperature = 0.7F});
-  all.push_back({.temperature = 1e-3F});
   all.push_back({.temperature = 1.5F, .top_k = 5});
   all.push_back({.top_p = 0.8F});
   all.push_back({.min_p = 0.1F});
   all.push_back({.temperature = 0.9F, .top_p = 0.9F, .min_p = 0.02F, .top_k = 12});
+  return all;
+}
+
+} // namespace
+
+TEST_CASE("the likeliest tokens are those of the distribution sampled from") {
+  auto all = distributions();
+  all.push_back({.temperature = 1e-3F});
   const std::vector<std::int32_t> forbidden{3, 4};
   sampler s;
   random_stream draws(21);
@@ -111,12 +117,7 @@ TEST_CASE("the likeliest tokens are those of the distribution sampled from") {
 }
 
 TEST_CASE("tokens come with the frequencies of their distribution, and its log-prob") {
-  std::vector<sampling_params> all{{}};
-  all.push_back({.temperature = 0.7F});
-  all.push_back({.temperature = 1.5F, .top_k = 5});
-  all.push_back({.top_p = 0.8F});
-  all.push_back({.min_p = 0.1F});
-  all.push_back({.temperature = 0.9F, .top_p = 0.9F, .min_p = 0.02F, .top_k = 12});
+  const auto all = distributions();
   const std::vector<std::int32_t> forbidden{3, 4};
   sampler s;
   for (std::size_t which = 0; which < all.size(); ++which)
