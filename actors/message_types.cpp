@@ -22,6 +22,7 @@ void add_message_types(caf::actor_system_config& config) {
     .add_message_type<in_flight_reply>("millrace::in_flight_reply")
     .add_message_type<batch_request>("millrace::batch_request")
     .add_message_type<in_flight_query>("millrace::in_flight_query")
+    .add_message_type<old_logit_question>("millrace::old_logit_question")
     .add_message_type<old_logit_supply>("millrace::old_logit_supply")
     .add_message_type<train_batch>("millrace::train_batch")
     .add_message_type<train_result>("millrace::train_result")

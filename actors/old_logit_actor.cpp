@@ -31,12 +31,12 @@ caf::behavior old_logit_state::start(old_logit_options options,
       go_on();
     },
     [this](const weights_ready&) { go_on(); }, // the intake has put them there
-    [this](annotate_atom, const train_batch& batch) -> caf::result<old_logit_supply> {
+    [this](const old_logit_question& what) -> caf::result<old_logit_supply> {
       if (asked_) // it has gone on without
         answer();
       if (options_.wait_s > 0)
-        worker_->want(batch);
-      asked_.emplace(batch, self_->make_response_promise<old_logit_supply>(),
+        worker_->want(what);
+      asked_.emplace(what, self_->make_response_promise<old_logit_supply>(),
                      now_s(self_) + options_.wait_s);
       auto promise = asked_->promise;
       go_on();
@@ -50,13 +50,13 @@ caf::behavior old_logit_state::start(old_logit_options options,
 }
 
 void old_logit_state::answer() {
-  asked_->promise.deliver(worker_->take(asked_->batch));
+  asked_->promise.deliver(worker_->take(asked_->what));
   asked_.reset();
 }
 
 /// After anything has happened: whom to answer, what to do next, and what others are to see of it.
 void old_logit_state::go_on() {
-  if (asked_ && (now_s(self_) >= asked_->until || worker_->settled(asked_->batch)))
+  if (asked_ && (now_s(self_) >= asked_->until || worker_->settled(asked_->what)))
     answer();
   auto work = worker_->can_work();
   if (work && !std::exchange(at_work_, true))

@@ -31,7 +31,7 @@ struct old_logit_options {
 /// taken after one chunk at most. Joins controller and trainer by itself; should it die, the trainer
 /// does without, and its successor starts afresh, with the versions from then on.
 ///
-/// Takes buffer_groups; (annotate_atom, train_batch) → old_logit_supply: what is known of it, at once
+/// Takes buffer_groups; old_logit_question → old_logit_supply: what is known of these rollouts, at once
 /// or, with wait_s, when that is all that can be; weights_ready from its receiver; (drain_atom).
 class old_logit_state {
 public:
@@ -45,7 +45,7 @@ public:
 private:
   /// The trainer's question, while it waits.
   struct question {
-    train_batch batch;
+    old_logit_question what;
     caf::typed_response_promise<old_logit_supply> promise;
     double until = 0; ///< it is answered with what there is
   };

@@ -3,6 +3,7 @@
 #include "actors/shell.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/catalogue.hpp"
+#include "runtime/old_logit_question.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -166,18 +167,6 @@ void trainer_state::received(const train_batch& batch) {
   supply_and_train(batch, now_s(self_) - std::exchange(asked_at_, 0.0));
 }
 
-/// What the old-logit actor needs of a batch; the rest would cost time on the way to another process.
-static train_batch without_luggage(train_batch batch) {
-  for (auto& g : batch.groups) {
-    g.question = {};
-    for (auto& r : g.rollouts) {
-      r.behaviour_logp.clear();
-      r.text.clear();
-    }
-  }
-  return batch;
-}
-
 void trainer_state::supply_and_train(train_batch batch, double waited) {
   auto began = now_s(self_);
   auto held = std::make_shared<train_batch>(std::move(batch));
@@ -201,7 +190,7 @@ void trainer_state::supply_and_train(train_batch batch, double waited) {
     seen_.waiting("old_logits", "the old log-probs of the batch from " + to_string(v_));
     without_supply_ = [=] { go_on(nullptr); };
     self_->request(annotator_, within(options_.request_timeout_s + options_.old_logits_wait_s),
-                   annotate_atom::value, without_luggage(*held))
+                   old_logit_question_of(*held))
       .then(with, without);
   } else {
     go_on(nullptr);

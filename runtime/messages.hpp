@@ -328,6 +328,30 @@ struct in_flight_query {
   }
 };
 
+/// Of a rollout whose old log-probs the trainer wants: what shows that both mean the same tokens.
+struct asked_rollout {
+  rollout_id id;
+  std::uint64_t fingerprint = 0;   ///< XXH3 of its tokens
+  std::int32_t trained_tokens = 0; ///< the others are context, or too old
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, asked_rollout& x) {
+    return f(x.id, x.fingerprint, x.trained_tokens);
+  }
+};
+
+/// trainer → old-logit actor: the log-probs of a batch's rollouts, which that one has had since they
+/// were delivered.
+struct old_logit_question {
+  version training_from;
+  std::vector<asked_rollout> rollouts; ///< in the batch's order
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, old_logit_question& x) {
+    return f(x.training_from, x.rollouts);
+  }
+};
+
 /// Old log-probs of a rollout's tokens, one entry per token of prompt + answer; 1 where there is none
 /// (NaN doesn't survive CAF's serialization). old-logit actor → trainer.
 struct old_log_prob_list {

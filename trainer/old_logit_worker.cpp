@@ -2,6 +2,7 @@
 
 #include "runtime/config/settings.hpp"
 #include "runtime/model/torch_device.hpp"
+#include "runtime/old_logit_question.hpp"
 #include "trainer/full_device.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/stopwatch.hpp"
@@ -38,6 +39,7 @@ model::transformer network_like(const model::model_config& shape, const settings
 struct old_logit_worker::parts {
   struct record {
     scored_group group;
+    std::vector<std::uint64_t> fingerprints; ///< by rollout
     std::vector<std::vector<float>> logp; ///< by rollout and token
     std::set<std::int32_t> missing;       ///< versions not computed yet
     bool wanted = false;                  ///< the trainer waits for it
@@ -75,12 +77,15 @@ struct old_logit_worker::parts {
   [[nodiscard]] std::optional<version> next_version(bool wanted) const;
   [[nodiscard]] std::vector<record*> next_groups(version v);
   void compute(version v, std::span<record* const> which);
-  void count(const rollout& trained, const record* r, std::size_t i);
+  [[nodiscard]] const record* find(std::int64_t group) const;
+  [[nodiscard]] bool trains_on(std::int32_t v, version training_from) const;
+  void count(const record& r, std::size_t i, version training_from);
 };
 
 void old_logit_worker::parts::add(const scored_group& g) {
-  record r{g, {}, {}};
+  record r{g, {}, {}, {}};
   for (auto& x : r.group.rollouts) {
+    r.fingerprints.push_back(fingerprint_of(x));
     r.logp.emplace_back(x.tokens.size(), unknown_logp);
     x.behaviour_logp.assign(x.tokens.size(), 0); // nobody asks for it here
     for (auto v : x.versions)
@@ -150,18 +155,24 @@ void old_logit_worker::parts::compute(version v, std::span<record* const> which)
   ++total.forwards;
 }
 
-/// Of a rollout that is trained on now: rollout `i` of the record, if there is one.
-void old_logit_worker::parts::count(const rollout& trained, const record* r, std::size_t i) {
-  for (std::size_t t = 0; t < trained.versions.size(); ++t) {
-    if (trained.versions[t] < 0)
-      continue;
-    if (r != nullptr && is_known(r->logp[i][t]))
-      ++total.known;
-    else if (r == nullptr || r->missing.contains(trained.versions[t]))
-      ++total.late;
-    else
-      ++total.no_weights;
-  }
+const old_logit_worker::parts::record* old_logit_worker::parts::find(std::int64_t group) const {
+  auto found = by_group.find(group);
+  return found == by_group.end() ? nullptr : &*found->second;
+}
+
+/// Sampled, and within η.
+bool old_logit_worker::parts::trains_on(std::int32_t v, version training_from) const {
+  return v != no_version.value && staleness(training_from, {v}) <= eta;
+}
+
+/// Of a rollout that is trained on now.
+void old_logit_worker::parts::count(const record& r, std::size_t i, version training_from) {
+  const auto& versions = r.group.rollouts[i].versions;
+  for (std::size_t t = 0; t < versions.size(); ++t)
+    if (trains_on(versions[t], training_from))
+      ++(is_known(r.logp[i][t])            ? total.known
+         : r.missing.contains(versions[t]) ? total.late
+                                           : total.no_weights);
 }
 
 old_logit_worker::old_logit_worker(const settings& s, const model::model_config& shape,
@@ -183,29 +194,24 @@ void old_logit_worker::add(std::span<const scored_group> groups) {
   }
 }
 
-void old_logit_worker::want(const train_batch& batch) {
+void old_logit_worker::want(const old_logit_question& asked) {
   auto& p = *parts_;
   p.trainer_waits = true;
-  for (auto g = batch.groups.rbegin(); g != batch.groups.rend(); ++g) {
-    if (!p.by_group.contains(g->group))
-      p.add(*g);
-    auto r = p.by_group[g->group];
+  for (auto x = asked.rollouts.rbegin(); x != asked.rollouts.rend(); ++x) {
+    auto found = p.by_group.find(x->id.group);
+    if (found == p.by_group.end() || found->second->wanted)
+      continue;
+    auto r = found->second;
     r->wanted = true;
     p.records.splice(p.records.begin(), p.records, r);
-    std::set<std::int32_t> trained;
-    for (const auto& x : g->rollouts)
-      trained.insert(x.versions.begin(), x.versions.end());
-    std::erase_if(r->missing, [&](auto v) { return !trained.contains(v); });
+    std::erase_if(r->missing, [&](auto v) { return !p.trains_on(v, asked.training_from); });
   }
 }
 
-bool old_logit_worker::settled(const train_batch& batch) const {
-  return std::all_of(batch.groups.begin(), batch.groups.end(), [&](const scored_group& g) {
-    auto found = parts_->by_group.find(g.group);
-    if (found == parts_->by_group.end())
-      return true;
-    const auto& missing = found->second->missing;
-    return missing.empty() || *missing.begin() >= batch.training_from.value;
+bool old_logit_worker::settled(const old_logit_question& asked) const {
+  return std::all_of(asked.rollouts.begin(), asked.rollouts.end(), [&](const asked_rollout& x) {
+    const auto* r = parts_->find(x.id.group);
+    return r == nullptr || r->missing.empty() || *r->missing.begin() >= asked.training_from.value;
   });
 }
 
@@ -231,32 +237,31 @@ bool old_logit_worker::work() {
   return true;
 }
 
-old_logit_supply old_logit_worker::take(const train_batch& batch) {
+old_logit_supply old_logit_worker::take(const old_logit_question& asked) {
   auto& p = *parts_;
   old_logit_supply out;
-  for (const auto& g : batch.groups) {
-    auto found = p.by_group.find(g.group);
-    const auto* r = found == p.by_group.end() ? nullptr : &*found->second;
-    for (const auto& x : g.rollouts) {
-      // Versions differ where the buffer has masked old tokens; the text must be the same.
-      std::size_t i = 0;
-      while (r != nullptr && i < r->group.rollouts.size()
-             && (r->group.rollouts[i].id != x.id || r->group.rollouts[i].tokens != x.tokens))
-        ++i;
-      auto here = r != nullptr && i < r->group.rollouts.size();
-      p.count(x, here ? r : nullptr, i);
-      if (here)
-        out.known.push_back({x.id, r->logp[i]});
+  for (const auto& x : asked.rollouts) {
+    const auto* r = p.find(x.id.group);
+    std::size_t i = 0;
+    while (r != nullptr && i < r->group.rollouts.size()
+           && (r->group.rollouts[i].id != x.id || r->fingerprints[i] != x.fingerprint))
+      ++i;
+    if (r != nullptr && i < r->group.rollouts.size()) {
+      p.count(*r, i, asked.training_from);
+      out.known.push_back({x.id, r->logp[i]});
+    } else {
+      p.total.late += x.trained_tokens;
     }
-    if (r != nullptr)
-      p.remove(found->second);
   }
+  for (const auto& x : asked.rollouts)
+    if (auto found = p.by_group.find(x.id.group); found != p.by_group.end())
+      p.remove(found->second);
   // Groups that were dropped never come: when all their tokens are beyond η they are not waited for.
   for (auto r = p.records.begin(); r != p.records.end();) {
     auto youngest = no_version;
     for (const auto& x : r->group.rollouts)
       youngest = std::max(youngest, x.youngest());
-    auto gone = staleness(batch.training_from, youngest) > p.eta;
+    auto gone = staleness(asked.training_from, youngest) > p.eta;
     r->wanted = false;
     auto next = std::next(r);
     if (gone)

@@ -45,20 +45,21 @@ public:
   /// Takes groups in; a group that is here already changes nothing. There is room for twice what
   /// the admission's budget allows at a time: beyond it those that came first are given up.
   void add(std::span<const scored_group> groups);
-  /// The trainer waits for this batch: its groups come first, also those that were never added, and
-  /// of their tokens only those that it trains on. Until take() work() is not off its path.
-  void want(const train_batch& batch);
-  /// Whether nothing of the batch is left to compute, beside what the trainer's own weights serve.
-  [[nodiscard]] bool settled(const train_batch& batch) const;
+  /// The trainer waits for these: their groups come first, and of their tokens only those within η.
+  /// Until take() work() is not off its path.
+  void want(const old_logit_question& asked);
+  /// Whether nothing of it is left to compute, beside what the trainer's own weights serve. Groups
+  /// that were never added are not waited for.
+  [[nodiscard]] bool settled(const old_logit_question& asked) const;
   /// Whether there is something to compute with the versions that are there.
   [[nodiscard]] bool can_work() const;
   /// Computes what is missing of one version for the next groups, an eighth of
   /// trainer.micro_batch_tokens or a little more (at least a group), so that it takes not long. False
   /// when there was nothing to do.
   bool work();
-  /// What is known of the batch, and the seconds that work() took off the trainer's path since the
-  /// last call. The batch's groups are forgotten: they are trained on now.
-  [[nodiscard]] old_logit_supply take(const train_batch& batch);
+  /// What is known, and the seconds that work() took off the trainer's path since the last call. The
+  /// groups are forgotten: they are trained on now.
+  [[nodiscard]] old_logit_supply take(const old_logit_question& asked);
 
   [[nodiscard]] std::size_t waiting() const; ///< groups not annotated yet
   [[nodiscard]] old_logit_progress progress() const;

@@ -42,8 +42,8 @@ TEST_CASE("cluster: plugins work in the nodes that need them, also in one that s
   REQUIRE(up.says("node gen0 is gone"));
   REQUIRE(up.comes_back("gen0", first_life));
   CHECK(up.trains_on(150));
-  CHECK(watched({"down", config}).ends(30) == 0);
-  CHECK(up.ends(30) == 130);
+  CHECK(watched({"down", config}).ends() == 0);
+  CHECK(up.ends() == 130);
   auto summary = read(run / "summary.json");
   check_accounts(summary, 16);
   CHECK(summary["rollouts"]["failed"] == 0);
@@ -57,7 +57,7 @@ TEST_CASE("cluster: a node that lacks a plugin says which, and the others wait f
   j["plugins"][3]["path"] = (folder.path() / "libsampler.so").string();
   auto lacking = write(folder.path() / "lacking.json", j);
   watched node({"node", lacking, "--name", "gen0"});
-  CHECK(node.ends(30) == 2);
+  CHECK(node.ends() == 2);
   CHECK_THAT(node.said(), Catch::Contains("libsampler.so"));
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("check: parameters that a plugin doesn't take are found before a run")
     j["plugins"].push_back({{"path", std::string(PLUGINS) + "/libgenerator.so"}});
     watched check({"check", write(folder.path() / "c.json", j)});
     INFO(check.said());
-    CHECK(check.ends(30) == (where.empty() ? 0 : 2));
+    CHECK(check.ends() == (where.empty() ? 0 : 2));
     CHECK_THAT(check.said(), Catch::Contains(where.empty() ? "no errors" : where));
   };
   auto j = with_plugins(5);

@@ -76,8 +76,8 @@ TEST_CASE("cluster: nodes that are killed and stopped come back, and every step 
   CHECK(up.says("node gen1 is gone"));
   kill(stopped, SIGCONT);
   CHECK(up.trains_on(300));
-  CHECK(watched({"down", config}).ends(30) == 0);
-  CHECK(up.ends(30) == 130);
+  CHECK(watched({"down", config}).ends() == 0);
+  CHECK(up.ends() == 130);
   auto summary = read(run / "summary.json");
   CHECK(summary["staleness_max"] <= 2);
   check_accounts(summary, 16);
@@ -155,12 +155,12 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
 
   watched up({"up", config, "--run-dir", (folder.path() / "run").string()});
   REQUIRE(up.says("node gen0 is up"));
-  CHECK(watched({"status", plain}).ends(30) == 2);
-  CHECK(watched({"status", stranger}).ends(30) == 2);
+  CHECK(watched({"status", plain}).ends() == 2);
+  CHECK(watched({"status", stranger}).ends() == 2);
   auto swapped = j;
   swapped["cluster"]["tls"] = {{"ca", files.ca}, {"certificate", files.key}, {"key", files.key}};
   watched confused({"status", write(folder.path() / "swapped.json", swapped)});
-  CHECK(confused.ends(30) == 2);
+  CHECK(confused.ends() == 2);
   CHECK_THAT(confused.said(), Catch::Contains("cluster.tls.certificate")
                                 && Catch::Contains("holds no certificate"));
   // Another training's configuration, at the same port, ends nothing.
@@ -168,22 +168,22 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   other["cluster"]["tls"] = {{"ca", files.ca}, {"certificate", files.certificate}, {"key", files.key}};
   other["cluster"]["nodes"][1]["name"] = "gen7";
   watched mistaken({"down", write(folder.path() / "another.json", other)});
-  CHECK(mistaken.ends(30) == 2);
+  CHECK(mistaken.ends() == 2);
   CHECK_THAT(mistaken.said(), Catch::Contains("is another one: its nodes are ")
                                 && Catch::Contains("gen0"));
   const int silent = connect_to(j["cluster"]["nodes"][0]["port"].get<int>());
   knock(j["cluster"]["nodes"][0]["port"].get<int>());
   CHECK(up.said().find("is gone") == std::string::npos); // they cut nobody's link
   watched status({"status", config});
-  CHECK(status.ends(30) == 0);
+  CHECK(status.ends() == 0);
   CHECK_THAT(status.said(), Catch::Contains("gen0") && Catch::Contains("up"));
   watched scale({"scale", "generators=2", config});
-  CHECK(scale.ends(30) == 0);
+  CHECK(scale.ends() == 0);
   CHECK_THAT(scale.said(), Catch::Contains("generator: 1 → 2"));
   auto shows_second = [&] { // both generators of gen0 are there
     for (int i = 0; i < 40; ++i) {
       watched list({"inspect", "--run", (folder.path() / "run").string()});
-      if (list.ends(30) == 0 && list.said().find("gen0/generator-1") != std::string::npos)
+      if (list.ends() == 0 && list.said().find("gen0/generator-1") != std::string::npos)
         return true;
     }
     return false;
@@ -195,15 +195,15 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   CHECK(up.comes_back("gen0", first_life));
   CHECK(shows_second()); // it comes back as it was scaled
   CHECK(cut_off(silent, 15)); // connected a while ago, and nobody has ever spoken
-  CHECK(watched({"down", config}).ends(60) == 0);
-  CHECK(up.ends(30) == 130);
+  CHECK(watched({"down", config}).ends() == 0);
+  CHECK(up.ends() == 130);
 }
 
 TEST_CASE("cluster: what can't work is said plainly") {
   scratch_folder folder("millrace-test");
   auto refused = [](const std::vector<std::string>& arguments, const std::string& why) {
     watched w(arguments);
-    CHECK(w.ends(30) == 2);
+    CHECK(w.ends() == 2);
     CHECK_THAT(w.said(), Catch::Contains(why));
   };
   auto j = tiny_cluster(5);

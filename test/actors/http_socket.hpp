@@ -1,4 +1,5 @@
 #pragma once
+#include "test/patience.hpp"
 
 // A connection to a server on this machine, for tests: sends what it is told to, right or wrong.
 
@@ -28,7 +29,7 @@ public:
     at.sin_family = AF_INET;
     at.sin_port = htons(static_cast<std::uint16_t>(port));
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    timeval patience{10, 0};
+    const timeval patience{test::patience.count(), 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     REQUIRE(::connect(fd_, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0);
   }

@@ -3,6 +3,7 @@
 #include "actors/shell.hpp"
 #include "actors/stream_config.hpp"
 #include "runtime/config/config.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -75,9 +76,7 @@ public:
   }
 
   bool becomes(const std::string& node, const std::string& state) {
-    for (int i = 0; i < 100 && state_of(node) != state; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return state_of(node) == state;
+    return test::comes_true([&] { return state_of(node) == state; });
   }
 
 private:
@@ -206,7 +205,7 @@ TEST_CASE("hub: a node that still waits when the run is over is told") {
   caf::anon_send(f.hub, finished_atom::value, std::string("it failed"));
   std::string told;
   f.self->receive([&](finished_atom, const std::string& how) { told = how; },
-                  caf::after(std::chrono::seconds(5)) >> [] {});
+                  caf::after(test::patience) >> [] {});
   CHECK(told == "it failed");
   CHECK(f.hello("a").kind == welcome_kind::over);
 }

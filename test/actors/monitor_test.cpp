@@ -4,6 +4,7 @@
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/http_socket.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -13,6 +14,7 @@
 #include <thread>
 
 using namespace millrace;
+using test::comes_true;
 using test::http_socket;
 namespace fs = std::filesystem;
 
@@ -42,14 +44,6 @@ struct watched {
   fs::path folder = scratch.path();
   std::unique_ptr<monitor> shown;
 };
-
-template <class Condition>
-bool soon(Condition condition) {
-  for (int i = 0; i < 400; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-    if (condition())
-      return true;
-  return false;
-}
 
 } // namespace
 
@@ -88,7 +82,7 @@ TEST_CASE("monitor: a run is found by its folder, and shows every page") {
   CHECK(counted["served"] == 5); // before this one
   CHECK(counted["not found"] == 1);
   s.send("\x01\x02");
-  CHECK(soon([&] {
+  CHECK(comes_true([&] {
     return run.introspect()["actors"][0]["counters"]["millrace_http_connections_dropped_total"]["garbage"] == 1;
   }));
 }
@@ -141,17 +135,17 @@ TEST_CASE("monitor: a stall is at /healthz and /introspect, and ends") {
   auto trainer = run.shown->board()->add("trainer", "trainer", 1000);
   trainer->waiting("replay", "a batch for the step from v0", 1000);
   http_socket c{run.port()};
-  CHECK(soon([&] { return nlohmann::json::parse(c.get("/series").body)["t"].size() > 0; }));
+  CHECK(comes_true([&] { return nlohmann::json::parse(c.get("/series").body)["t"].size() > 0; }));
   run.now = 1006;
   trainer->beat(0, 1006);
-  CHECK(soon([&] { return c.get("/healthz").status == 503; }));
+  CHECK(comes_true([&] { return c.get("/healthz").status == 503; }));
   auto text = c.get("/healthz").body;
   CHECK(text.find("trainer  waits 6.0 s for replay: a batch for the step from v0") != std::string::npos);
   CHECK(text.find("no actor answers to \"replay\"") != std::string::npos);
   auto stall = run.introspect()["stall"];
   CHECK(stall["waits"][0]["on"] == "replay");
   trainer->metrics.add(metrics::steps_trained);
-  CHECK(soon([&] { return c.get("/healthz").status == 200; }));
+  CHECK(comes_true([&] { return c.get("/healthz").status == 200; }));
   auto process = run.introspect()["actors"][0];
   CHECK(process["counters"]["millrace_stalls_total"] == 1);
   log::set_level(log_level::info);

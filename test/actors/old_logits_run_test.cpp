@@ -10,6 +10,7 @@
 #include "actors/policy_backend.hpp"
 #include "actors/training_run.hpp"
 #include "runtime/model/checkpoint.hpp"
+#include "runtime/old_logit_question.hpp"
 #include "runtime/run_directory.hpp"
 #include "trainer/old_logit_worker.hpp"
 #include "trainer/old_logits.hpp"
@@ -121,7 +122,7 @@ public:
         worker_->add(b.groups);
         while (worker_->work()) {
         }
-        supply = worker_->take(b);
+        supply = worker_->take(old_logit_question_of(b));
       }
       auto found = strategy->before_step({b.training_from, *network_, scorer, all, {}, supply});
       auto* logp = found.logp.const_data_ptr<float>();

@@ -4,6 +4,7 @@
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
 #include "test/actors/serving_fixture.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
@@ -75,7 +76,7 @@ TEST_CASE("behind a server tokens and versions are true over a change of weights
   const auto cut = answered(*e, prompt, {.temperature = 0, .max_tokens = 24, .stop = {stop}});
   REQUIRE(cut.finish == finish_reason::stop);
   REQUIRE(cut.text == r.text.substr(0, r.text.find(stop)));
-  REQUIRE(s.idle_within(10));
+  REQUIRE(s.falls_idle());
 }
 
 TEST_CASE("a server that is started anew samples nothing before it has the right weights again") {
@@ -172,7 +173,7 @@ TEST_CASE("a request that is ended while it is only being made holds nobody up")
   const auto url = "http://127.0.0.1:" + std::to_string(stalls.bind_to_any_port("127.0.0.1"));
   std::thread thread([&] { stalls.listen_after_bind(); });
   const auto e = generation::make_openai_engine(
-    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 30},
+    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 600},
                                        {"folder", (m.path() / "x").string()}}),
     {.max_batch = 2}, m.config, m.tokens);
   model::load_checkpoint(m.path(), e->staging());
@@ -187,7 +188,7 @@ TEST_CASE("a request that is ended while it is only being made holds nobody up")
   const auto began = std::chrono::steady_clock::now();
   e->install({1}); // the request is made anew,
   CHECK(e->drain().size() == 1); // and ended at once
-  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(15));
+  CHECK(std::chrono::steady_clock::now() - began < test::patience);
   over = true;
   stalls.stop();
   thread.join();

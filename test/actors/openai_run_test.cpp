@@ -5,6 +5,7 @@
 #include "runtime/error.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
@@ -70,8 +71,10 @@ public:
           url_ = line.substr(at, line.rfind("/v1") - at);
       }) {
     children_.start("server", {MILLRACE_PROGRAM, "serve", folder.string(), "--port", port});
-    for (int i = 0; i < 100 && url_.empty() && children_.running() > 0; ++i)
-      children_.watch(0.1);
+    test::comes_true([this] {
+      children_.watch(0.05);
+      return !url_.empty() || children_.running() == 0;
+    });
     INFO(said_);
     REQUIRE_FALSE(url_.empty());
   }
@@ -85,7 +88,7 @@ public:
   /// Waits until it is in the middle of answers, and has sampled so many tokens; false when it took
   /// too long.
   bool works(std::int64_t tokens) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto end = std::chrono::steady_clock::now() + test::patience;
     while (std::chrono::steady_clock::now() < end) {
       children_.watch(0); // what it says is taken, so that it never waits for that
       if (const auto r = httplib::Client(url_).Get("/health"))

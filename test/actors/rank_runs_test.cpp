@@ -44,7 +44,7 @@ TEST_CASE("run: a killed rank ends it at once with a word on why, and --resume g
   REQUIRE(rank > 0);
   auto began = std::chrono::steady_clock::now();
   REQUIRE(::kill(rank, SIGKILL) == 0);
-  auto status = first.ends(30);
+  auto status = first.ends();
   auto took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   INFO(first.said() << "ended " << took << " s after the rank");
   REQUIRE(status > 0);
@@ -77,7 +77,7 @@ TEST_CASE("run: trainer.device \"cuda\" where no device is to be seen ends in on
     watched run({"run", write(folder.path() / "c.json", j), "--run-dir",
                  (folder.path() / ("run" + std::to_string(dp))).string()},
                 {"/usr/bin/env", "CUDA_VISIBLE_DEVICES="});
-    CHECK(run.ends(60) > 0);
+    CHECK(run.ends() > 0);
     INFO(run.said());
     const std::string line = "millrace: trainer.device: found \"cuda\"";
     const auto at = run.said().find(line);

@@ -4,6 +4,7 @@
 #include "runtime/atomic_file.hpp"
 #include "runtime/model/checkpoint.hpp"
 #include "runtime/scratch_folder.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
@@ -90,7 +91,7 @@ struct running_server {
   }
   [[nodiscard]] httplib::Client client() const {
     httplib::Client c(url());
-    c.set_read_timeout(20);
+    c.set_read_timeout(test::patience);
     return c;
   }
   json post(const std::string& path, const json& body, int status = 200) const {
@@ -100,10 +101,8 @@ struct running_server {
     REQUIRE(r->status == status);
     return json::parse(r->body);
   }
-  [[nodiscard]] bool idle_within(double seconds) {
-    for (int i = 0; i < seconds * 100 && service.outstanding() > 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return service.outstanding() == 0;
+  [[nodiscard]] bool falls_idle() {
+    return test::comes_true([this] { return service.outstanding() == 0; });
   }
 
   model::chat_template chat;

@@ -2,6 +2,7 @@
 
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -40,14 +41,17 @@ bool is_gone(pid_t process) {
 /// The process that is this node of this configuration, once there is one.
 pid_t process_of(const std::string& config, const std::string& node) {
   const auto wanted = config + '\0' + "--name" + '\0' + node + '\0';
-  for (int i = 0; i < 100; ++i, usleep(100'000))
+  pid_t found = -1;
+  test::comes_true([&] {
     for (const auto& process : fs::directory_iterator("/proc")) {
       std::ifstream in(process.path() / "cmdline");
       const std::string line{std::istreambuf_iterator<char>(in), {}};
       if (line.find(wanted) != line.npos)
-        return std::atoi(process.path().filename().c_str());
+        found = std::atoi(process.path().filename().c_str());
     }
-  return -1;
+    return found > 0;
+  });
+  return found;
 }
 
 } // namespace
@@ -64,7 +68,7 @@ TEST_CASE("up: itself killed, nobody is left, and --resume goes on") {
   REQUIRE(first.has_checkpoint(run));
   auto head = read(run / "monitor.json")["pid"].get<pid_t>();
   first.signal(SIGKILL);
-  CHECK(first.ends(20) != 0);
+  CHECK(first.ends() != 0);
   for (auto process : {head, first.node("gen0"), first.node("gen1"), first.node("judge")})
     CHECK(is_gone(process));
   const int steps = first.steps() + 100;
@@ -149,5 +153,5 @@ TEST_CASE("up: away from the trainer's node, it waits for each of its nodes unti
   CHECK(up.says("gen1 | -- starts again (1 of 1)"));
   end({"gen1"});
   CHECK(up.says("gen1 | -- it stays down"));
-  CHECK(up.ends(20) == 1);
+  CHECK(up.ends() == 1);
 }

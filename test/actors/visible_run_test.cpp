@@ -6,6 +6,7 @@
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/metrics/lookup.hpp"
 #include "runtime/scratch_folder.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -57,13 +58,11 @@ TEST_CASE("run: everything is visible while it runs, every metric with a value f
     watcher = std::thread([&] {
       try {
         auto run = find_run(run_folder.string());
-        for (int i = 0; i < 600 && total(frame.actors, metrics::steps_trained) < 30; ++i) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        test::comes_true([&] {
           frame = read_top_frame(nlohmann::json::parse(http_get(run, "introspect").body));
-        }
-        // A second pulse after that, so that process and rates are known too.
-        std::this_thread::sleep_for(std::chrono::milliseconds(2200));
-        frame = read_top_frame(nlohmann::json::parse(http_get(run, "introspect").body));
+          return total(frame.actors, metrics::steps_trained) >= 30 && frame.rates.trained > 0
+                 && total(frame.actors, metrics::cpu_time) > 0;
+        });
         metrics_text = http_get(run, "metrics").body;
       } catch (const std::exception& e) {
         failure = e.what();

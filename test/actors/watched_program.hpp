@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/node_processes.hpp"
+#include "test/patience.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -37,15 +38,15 @@ public:
   explicit watched(const std::vector<std::string>& arguments, std::vector<std::string> prefix = {});
 
   /// Waits until it has said this; false when it ended or the time is over.
-  bool says(const std::string& text, double seconds = 60);
+  bool says(const std::string& text, double seconds = patience_s);
   /// Waits until it has trained so many steps more.
-  bool trains_on(int steps, double seconds = 60);
+  bool trains_on(int steps, double seconds = patience_s);
   /// Waits until a node that has died is up again, as another process.
-  bool comes_back(const std::string& node, pid_t first_life, double seconds = 60);
+  bool comes_back(const std::string& node, pid_t first_life, double seconds = patience_s);
   /// Waits for the run's first checkpoint: it is written beside the training.
-  bool has_checkpoint(const std::filesystem::path& run, double seconds = 60);
+  bool has_checkpoint(const std::filesystem::path& run, double seconds = patience_s);
   /// Its exit status; -1 when it still runs.
-  int ends(double seconds = 90);
+  int ends(double seconds = patience_s);
   void signal(int number) { processes_.signal_all(number); }
   [[nodiscard]] const std::string& said() const { return said_; }
   /// The number of the last step that it told; 0: none yet.

@@ -3,6 +3,7 @@
 #include "actors/http_client.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
+#include "test/patience.hpp"
 #include "test/weightsync/listening_ports.hpp"
 
 #include <catch2/catch.hpp>
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 using namespace millrace;
-using test::endless, test::read, test::tiny_cluster, test::watched, test::write;
+using test::comes_true, test::endless, test::read, test::tiny_cluster, test::watched, test::write;
 namespace fs = std::filesystem;
 
 namespace {
@@ -77,16 +78,6 @@ void knock(int port, int i) {
   close(fd);
 }
 
-template <class Condition>
-bool comes_true(Condition condition, double seconds) {
-  for (int i = 0; i < seconds * 10; ++i) {
-    if (condition())
-      return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  return false;
-}
-
 /// Nothing depends on who is quicker: one generator, every batch from the newest version.
 nlohmann::json in_step(bool delta) {
   auto j = tiny_cluster(25);
@@ -126,7 +117,7 @@ TEST_CASE("cluster: changes only save most of the bytes") {
   watched up({"up", write(folder.path() / "c.json", j), "--run-dir", run.string()});
   REQUIRE(up.says("step   10"));
   auto saved = [&] { return total(run, "millrace_weight_pull_saved_bytes_total"); };
-  CHECK(comes_true([&] { return saved() > 100'000; }, 20));
+  CHECK(comes_true([&] { return saved() > 100'000; }));
   CHECK(saved() > total(run, "millrace_weight_pull_bytes_total"));
   up.signal(SIGINT);
   up.ends();
@@ -154,14 +145,14 @@ TEST_CASE("cluster: 10,000 strangers at the port of the weights leave nothing be
   auto pulled_before = pulled();
   for (int i = 0; i < 10'000; ++i)
     knock(*ports.begin(), i);
-  CHECK(comes_true([&] { return footprint_of(head).descriptors <= before.descriptors + 2; }, 15));
+  CHECK(comes_true([&] { return footprint_of(head).descriptors <= before.descriptors + 2; }));
   auto after = footprint_of(head);
   INFO("descriptors " << before.descriptors << " -> " << after.descriptors << ", threads "
                       << before.threads << " -> " << after.threads << ", RSS in KiB "
                       << before.rss_kib << " -> " << after.rss_kib);
   CHECK(after.threads == before.threads);
   CHECK(after.rss_kib < before.rss_kib + 20'000);
-  CHECK(comes_true([&] { return pulled() > pulled_before; }, 15));
+  CHECK(comes_true([&] { return pulled() > pulled_before; }));
   up.signal(SIGINT);
   up.ends();
 }

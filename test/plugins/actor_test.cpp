@@ -7,6 +7,7 @@
 #include "actors/stream_config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/exposition.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -102,11 +103,11 @@ outcome run(const plugins::registered<plugin::actor_factory>& made_by, const nlo
     po.run_directory = folder;
     auto filter = self->spawn<caf::detached>(plugin_actor, made_by, po, controller, recorder);
     // It has joined before the first group is there.
-    self->request(filter, within(10), inspect_atom::value)
+    self->request(filter, within(test::patience_s), inspect_atom::value)
       .receive([](const actor_snapshot&) {}, [](const caf::error&) {});
-    self->request(controller, within(10), filter_atom::value, po.name, filter)
+    self->request(controller, within(test::patience_s), filter_atom::value, po.name, filter)
       .receive([] {}, [](const caf::error&) {});
-    self->request(controller, within(10), replay_joined_atom::value, caf::actor{self})
+    self->request(controller, within(test::patience_s), replay_joined_atom::value, caf::actor{self})
       .receive([] {}, [](const caf::error&) {});
     auto judge = self->spawn(reward_actor, "reward-0", std::make_shared<pay>(), controller);
     auto generator = self->spawn(quick_generator, controller);
@@ -115,17 +116,18 @@ outcome run(const plugins::registered<plugin::actor_factory>& made_by, const nlo
       return t.is_object() && t.value("running", 1) + t.value("scoring", 1) + t.value("scored", 1) == 0
              && t.value("admitted", 0) >= 40 && out.delivered.size() * 4 == t.value("buffered", 0U);
     };
-    for (int i = 0; i < 500 && !all(); ++i) {
+    test::comes_true([&] {
       self->receive([&](const buffer_groups& g) {
         for (const auto& x : g.groups)
           out.delivered.insert(x.group);
       }, [](const in_flight_query&) {}, caf::after(std::chrono::milliseconds(20)) >> [] {});
-      self->request(controller, within(10), totals_atom::value)
+      self->request(controller, within(test::patience_s), totals_atom::value)
         .receive([&](const std::string& t) { out.totals = nlohmann::json::parse(t); },
                  [](const caf::error&) {});
-    }
+      return all();
+    });
     self->send(filter, step_report{{0}, {1}, {{"loss", 0.5}}, {}});
-    self->request(filter, within(10), inspect_atom::value)
+    self->request(filter, within(test::patience_s), inspect_atom::value)
       .receive([&](const actor_snapshot& s) { out.plugin = s; }, [](const caf::error&) {});
     for (const auto& a : {filter, judge, generator, controller, recorder})
       self->send_exit(a, caf::exit_reason::user_shutdown);
@@ -197,7 +199,7 @@ TEST_CASE("plugin actor: a factory that refuses its parameters ends it with the 
   try {
     auto a = self->spawn<caf::monitored>(plugin_actor, made_by, o, caf::actor{self}, caf::actor{self});
     self->receive([&](const caf::down_msg& down) { why = text_of(down.reason, system); },
-                  caf::after(std::chrono::seconds(10)) >> [] {});
+                  caf::after(test::patience) >> [] {});
   } catch (const std::exception& e) {
     why = e.what();
   }

@@ -1,5 +1,6 @@
 // The old-logit worker as a node of its own has it: versions come in one by one, late or never.
 
+#include "runtime/old_logit_question.hpp"
 #include "test/trainer/toy.hpp"
 #include "trainer/old_logit_scoring.hpp"
 #include "trainer/old_logit_versions.hpp"
@@ -90,8 +91,8 @@ TEST_CASE("a node's old log-probs are bit for bit those of the trainer's process
     node.worker()->add(groups);
     work_off(*actor);
     work_off(*node.worker());
-    auto a = by_actor.step(v, groups, actor->take({v, groups}));
-    auto supply = node.worker()->take({v, groups});
+    auto a = by_actor.step(v, groups, actor->take(old_logit_question_of({v, groups})));
+    auto supply = node.worker()->take(old_logit_question_of({v, groups}));
     REQUIRE(supply.hidden_s > 0);
     auto b = by_node.step(v, groups, supply);
     REQUIRE(a.old_logp == b.old_logp);
@@ -121,15 +122,16 @@ TEST_CASE("tokens wait for their version, and not for one that was passed over")
   REQUIRE(!w.can_work()); // nothing has come
   REQUIRE(!w.work());
   REQUIRE(w.waiting() == batch.groups.size());
-  w.want(batch);
-  REQUIRE(!w.settled(batch));
+  auto question = old_logit_question_of(batch);
+  w.want(question);
+  REQUIRE(!w.settled(question));
   fetch(node, network, {0});
   work_off(w);
-  REQUIRE(!w.settled(batch)); // 1 and 2 may still come
+  REQUIRE(!w.settled(question)); // 1 and 2 may still come
   fetch(node, network, {2});  // 1 never will
   work_off(w);
-  REQUIRE(w.settled(batch)); // 3 is the trainer's own
-  auto supply = w.take(batch);
+  REQUIRE(w.settled(question)); // 3 is the trainer's own
+  auto supply = w.take(question);
   REQUIRE(supply.hidden_s == 0); // the trainer has waited for all of it
   auto p = w.progress();
   REQUIRE(p.busy_s > 0);
@@ -140,7 +142,34 @@ TEST_CASE("tokens wait for their version, and not for one that was passed over")
   REQUIRE(w.waiting() == 0);
 }
 
-TEST_CASE("a batch that never came here is computed when the trainer wants it, masks and all") {
+TEST_CASE("what the trainer waits for is computed first, without tokens beyond η") {
+  auto network = tiny_network();
+  old_logit_versions node(dedicated(true), network.config());
+  auto& w = *node.worker();
+  for (int v = 2; v < 6; ++v) // 0 and 1 are not there, and nobody waits for them
+    fetch(node, network, {v});
+  auto before = batch_of({9});
+  w.add(before);
+  train_batch batch{{6}, batch_of({4})};
+  w.add(batch.groups);
+  std::int64_t wanted = 0;
+  for (auto& g : batch.groups)
+    for (auto& r : g.rollouts)
+      for (auto& v : r.versions) {
+        v = staleness({6}, {v}) > eta ? -1 : v; // masked in the buffer
+        wanted += v >= 0 ? 1 : 0;
+      }
+  auto question = old_logit_question_of(batch);
+  w.want(question);
+  while (!w.settled(question))
+    REQUIRE(w.work());
+  REQUIRE(w.waiting() == before.size());
+  REQUIRE(known_tokens(w.take(question)) >= wanted);
+  REQUIRE(w.progress().known == wanted);
+  REQUIRE(w.progress().late + w.progress().no_weights == 0);
+}
+
+TEST_CASE("groups that an old-logit worker never had, or has otherwise, are not waited for") {
   auto network = tiny_network();
   old_logit_versions node(dedicated(true), network.config());
   auto& w = *node.worker();
@@ -149,21 +178,20 @@ TEST_CASE("a batch that never came here is computed when the trainer wants it, m
   train_batch batch{{4}, batch_of({4})};
   auto first = batch.groups.front();
   w.add(std::span(&first, 1));
-  std::int64_t wanted = 0;
-  for (auto& g : batch.groups)
-    for (auto& r : g.rollouts)
-      for (auto& v : r.versions) {
-        v = v < 2 ? -1 : v; // masked in the buffer
-        wanted += v >= 0 && v < 4 ? 1 : 0;
-      }
-  w.want(batch);
-  auto behind = batch_of({9});
-  w.add(behind); // what comes later is done later
-  while (!w.settled(batch))
-    REQUIRE(w.work());
-  REQUIRE(known_tokens(w.take(batch)) >= wanted);
-  REQUIRE(w.progress().known == wanted);
-  REQUIRE(w.waiting() == behind.size());
+  auto& other = batch.groups.front().rollouts.front();
+  other.tokens.back() = 1 - other.tokens.back(); // same id, another text
+  auto question = old_logit_question_of(batch);
+  w.want(question);
+  work_off(w);
+  REQUIRE(w.settled(question));
+  auto supply = w.take(question);
+  REQUIRE(supply.known.size() == first.rollouts.size() - 1);
+  auto p = w.progress();
+  std::int64_t trained = 0;
+  for (const auto& r : question.rollouts)
+    trained += r.trained_tokens;
+  REQUIRE(p.known + p.no_weights + p.late == trained);
+  REQUIRE(p.late > 0);
 }
 
 TEST_CASE("without its node a step falls back, and says to whom it looked") {
@@ -190,9 +218,9 @@ TEST_CASE("a node whose budget is too small says so, and computes with what it h
     REQUIRE(node.keep({v}) == (v < 2));
   REQUIRE(node.worker()->progress().versions == 2);
   train_batch batch{{4}, batch_of({4})};
-  node.worker()->want(batch);
+  node.worker()->add(batch.groups);
   work_off(*node.worker());
-  static_cast<void>(node.worker()->take(batch));
+  static_cast<void>(node.worker()->take(old_logit_question_of(batch)));
   auto p = node.worker()->progress();
   REQUIRE(p.known > 0);
   REQUIRE(p.no_weights > 0);

@@ -1,5 +1,6 @@
 #include "trainer/old_logits.hpp"
 
+#include "runtime/old_logit_question.hpp"
 #include "test/trainer/scratch_folder.hpp"
 #include "test/trainer/toy.hpp"
 #include "trainer/old_logit_scoring.hpp"
@@ -18,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <utility>
 
 using namespace millrace;
 using namespace millrace::trainer;
@@ -74,6 +76,8 @@ public:
 
   std::vector<rollout> in_flight() const {
     auto all = running_;
+    for (const auto& [group, r] : first_of_two_)
+      all.push_back(r);
     for (const auto& g : buffer_)
       all.insert(all.end(), g.rollouts.begin(), g.rollouts.end());
     return all;
@@ -82,17 +86,17 @@ public:
   /// Long enough ones are finished, in groups of two; the oldest groups are the batch.
   std::vector<scored_group> batch(std::size_t groups, version from,
                                   std::vector<scored_group>* newly = nullptr) {
-    std::vector<rollout> done;
     for (auto& r : running_)
       if (r.generated() >= 8) {
-        done.push_back(std::move(r));
-        r = fresh();
+        auto done = std::exchange(r, fresh());
+        if (auto sibling = first_of_two_.extract(done.id.group)) {
+          buffer_.push_back({done.id.group, {}, {sibling.mapped(), done}});
+          if (newly)
+            newly->push_back(buffer_.back());
+        } else {
+          first_of_two_[done.id.group] = done;
+        }
       }
-    for (std::size_t i = 0; i + 1 < done.size(); i += 2) {
-      buffer_.push_back({next_++, {}, {done[i], done[i + 1]}});
-      if (newly)
-        newly->push_back(buffer_.back());
-    }
     std::vector<scored_group> out;
     while (out.size() < groups && !buffer_.empty()) {
       out.push_back(buffer_.front());
@@ -109,7 +113,8 @@ public:
 private:
   rollout fresh() {
     rollout r;
-    r.id = {serial_++, 0};
+    r.id = {serial_ / 2, static_cast<std::int32_t>(serial_ % 2)};
+    ++serial_;
     r.reward = static_cast<float>(random_.below(2));
     r.prompt_length = 2;
     r.tokens = {static_cast<std::int32_t>(random_.below(12)), 3};
@@ -125,8 +130,9 @@ private:
 
   random_stream random_;
   std::vector<rollout> running_;
+  std::map<std::int64_t, rollout> first_of_two_; ///< by group: finished, the other is not
   std::vector<scored_group> buffer_;
-  std::int64_t next_ = 0, serial_ = 0;
+  std::int64_t serial_ = 0;
 };
 
 struct outcome {
@@ -168,7 +174,7 @@ outcome train(const settings& s, std::uint64_t seed, int steps, int lag = 1) {
       helper->add(newly);
       for (int i = 0; i < 8 && helper->work(); ++i) {
       }
-      supply = helper->take({v, batch});
+      supply = helper->take(old_logit_question_of({v, batch}));
     }
     out.expected.push_back(direct(versions, batch));
     auto stats = trainer.step(v, batch, supply);

@@ -3,6 +3,7 @@
 #include "policy_loss/token_logprobs.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/tensor_parallel.hpp"
+#include "test/patience.hpp"
 #include "test/trainer/rank_threads.hpp"
 #include "test/trainer/ranks.hpp"
 #include "test/trainer/scratch_folder.hpp"
@@ -206,11 +207,11 @@ TEST_CASE("a checkpoint goes on with another dp and tp", "[ranks]") {
 
 TEST_CASE("a rank that ends while it starts is told at once", "[ranks]") {
   settings s;
-  s.trainer.parallel = {.dp = 2, .timeout_s = 100};
+  s.trainer.parallel = {.dp = 2, .timeout_s = 1000};
   const auto began = std::chrono::steady_clock::now();
   REQUIRE_THROWS_WITH(start_ranks(s, {"/bin/false"}),
                       Catch::Contains("trainer rank 1 ended with status 1 before training began"));
-  REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+  REQUIRE(std::chrono::steady_clock::now() - began < test::patience);
 }
 
 TEST_CASE("a killed rank is noticed at once, a stopped one at the time-out", "[ranks]") {
@@ -221,7 +222,7 @@ TEST_CASE("a killed rank is noticed at once, a stopped one at the time-out", "[r
   };
   auto s = grid_settings(2, 1);
   for (bool killed : {true, false}) {
-    s.trainer.parallel.timeout_s = killed ? 100 : 15;
+    s.trainer.parallel.timeout_s = killed ? 1000 : 15;
     auto mesh = start_ranks(s, rank_command());
     auto id = mesh->processes()->process_ids().front();
     auto p = policy::create(s, nullptr, mesh);
@@ -238,7 +239,7 @@ TEST_CASE("a killed rank is noticed at once, a stopped one at the time-out", "[r
     auto took = seconds_since(began);
     ::kill(id, SIGKILL);
     INFO("after " << took << " s");
-    REQUIRE(took < (killed ? 10 : 40));
+    REQUIRE(took < test::patience_s);
     if (!killed)
       REQUIRE(took > 5);
   }

@@ -1,6 +1,7 @@
 // What a step does beside the gradient, over several ranks: exact old log-probs, the critic, bf16, and
 // norms over shared tokens.
 
+#include "runtime/old_logit_question.hpp"
 #include "test/trainer/ranks.hpp"
 #include "trainer/old_logit_worker.hpp"
 
@@ -39,7 +40,7 @@ std::vector<step_statistics> steps(const settings& s, int n) {
       worker->add(half);
       while (worker->work()) {
       }
-      supply = worker->take({{v}, groups});
+      supply = worker->take(old_logit_question_of({{v}, groups}));
     }
     out.push_back(p.step({v}, groups, supply));
   }

@@ -4,6 +4,7 @@
 
 #include "runtime/error.hpp"
 #include "runtime/model/safetensors.hpp"
+#include "test/patience.hpp"
 #include "test/trainer/ranks.hpp"
 #include "test/trainer/scratch_folder.hpp"
 #include "trainer/checkpoint.hpp"
@@ -175,9 +176,9 @@ TEST_CASE("shards that don't come: a dead rank, a full disk, another machine's d
     gather_shards(plan, dir.path / "from", dir.path / "to", [=] { return lost; }, timeout_s);
   };
   auto began = std::chrono::steady_clock::now();
-  REQUIRE_THROWS_WITH(gather("trainer rank 1 was killed by signal 9", 60),
+  REQUIRE_THROWS_WITH(gather("trainer rank 1 was killed by signal 9", 1000),
                       Catch::Contains("rank 1 was killed"));
-  REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(5));
+  REQUIRE(std::chrono::steady_clock::now() - began < test::patience);
   REQUIRE_THROWS_WITH(gather("", 0.05), Catch::Contains("sharded_checkpoints"));
   write(dir.path / "from" / (plan.file(1) + ".failed"), "No space left on device");
   REQUIRE_THROWS_WITH(gather("", 60), Catch::Contains("No space left on device"));

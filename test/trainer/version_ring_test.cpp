@@ -217,10 +217,9 @@ TEST_CASE("a reader beside a writer never sees half of two versions") {
           wrong += into.equal(weights(v.value)) ? 0 : 1;
         }
   });
-  for (int v = 1; v < 300; ++v)
+  for (int v = 1; v < 300 || seen == 0; ++v)
     ring.put({v}, weights(v));
   end = true;
   reader.join();
-  REQUIRE(seen > 0);
   REQUIRE(wrong == 0);
 }

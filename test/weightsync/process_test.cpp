@@ -1,5 +1,6 @@
 // Real processes over UCX and sockets, killed and stopped in the middle of transfers.
 #include "sync_processes.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -82,7 +83,7 @@ void trainer_dies(std::uint64_t seed, int signal_number) {
   generator.pull(m, pull_timeout_s);
   sleep_s(std::uniform_real_distribution(0.0, 0.03)(random));
   trainer->process().signal(signal_number);
-  REQUIRE(honest(generator.result(pull_timeout_s + 5)));
+  REQUIRE(honest(generator.result(test::patience_s)));
   if (signal_number == SIGSTOP)
     trainer->process().signal(SIGCONT);
   else

@@ -10,6 +10,7 @@
 #include "weightsync/stopwatch.hpp"
 
 #include "runtime/error.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -25,6 +26,7 @@
 
 using namespace millrace;
 using namespace millrace::weightsync;
+using test::comes_true;
 
 namespace {
 
@@ -45,16 +47,6 @@ std::map<std::uint64_t, completion> finish(reader& r, std::size_t n) {
 }
 
 endpoint address_of(const exposed_memory& e) { return socket_peer_from(e.region().peer).endpoints[0]; }
-
-template <class Condition>
-bool comes_true(Condition condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition())
-      return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
 
 } // namespace
 

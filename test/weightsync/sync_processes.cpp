@@ -1,6 +1,7 @@
 #include "sync_processes.hpp"
 
 #include "fixtures.hpp"
+#include "test/patience.hpp"
 
 #include "weightsync/choose_transport.hpp"
 #include "weightsync/publisher.hpp"
@@ -84,7 +85,7 @@ void run_generator(channel& line, carriage by) {
   auto staging = model();
   puller sink(carrier, staging.views(), replicated(staging.views()));
   while (auto timeout = line.receive_text(600)) {
-    auto bytes = line.receive(10);
+    auto bytes = line.receive(test::patience_s);
     if (!bytes)
       return;
     auto m = manifest_from_binary(*bytes);
@@ -105,7 +106,7 @@ trainer_process::trainer_process(carriage by)
 
 std::optional<manifest> trainer_process::publish(std::int32_t v) {
   process_.line().send("publish " + std::to_string(v));
-  auto bytes = process_.line().receive(20);
+  auto bytes = process_.line().receive(test::patience_s);
   if (!bytes || bytes->empty())
     return std::nullopt;
   return manifest_from_binary(*bytes);
