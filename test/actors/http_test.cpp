@@ -6,11 +6,9 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <random>
-#include <thread>
 
 using namespace millrace;
 using test::http_socket;

@@ -8,8 +8,6 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
-#include <thread>
 
 using namespace millrace;
 

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <fstream>
 #include <set>
 #include <thread>

@@ -7,7 +7,6 @@
 
 #include <catch2/catch.hpp>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -115,20 +114,6 @@ TEST_CASE("plugins: what can't be isolated is refused") {
                Contains("registers the actor \"duplicates\", and only rewards"));
   REQUIRE_THAT(text_of([] { static_cast<void>(plugins::describe_isolated(built("old_abi"))); }),
                Contains("version 99"));
-}
-
-TEST_CASE("plugins: how long an isolated verdict takes") {
-  if (!rewards().contains("crashing"))
-    add_isolated_rewards(plugins::describe_isolated(built("crashing")), "{}", 2, 2);
-  auto judge = make_reward("crashing");
-  const prompt q{7, "1+1=", "2"};
-  const auto began = std::chrono::steady_clock::now();
-  constexpr int n = 300;
-  for (int i = 0; i < n; ++i)
-    REQUIRE(judge->judge(q, "2", finish_reason::stop).correct);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  WARN("one verdict of an isolated plugin: " << took.count() / n * 1e6 << " µs");
-  REQUIRE(took.count() / n < 0.2);
 }
 
 TEST_CASE("plugins: the configuration names them, and says what is wrong") {

@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <thread>
 
 using namespace millrace;
 using namespace millrace::weightsync;
