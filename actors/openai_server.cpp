@@ -1,5 +1,6 @@
 #include "actors/openai_server.hpp"
 
+#include "actors/client_connection.hpp"
 #include "actors/openai_fields.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/answer_text.hpp"
@@ -38,16 +39,16 @@ struct exchange {
     : request(std::move(r)), writer(request, served, id, now_s()) {}
 
   /// Waits for answer parts and hands them to `take`, until all are finished. False when the client
-  /// has gone.
-  template <class Take>
-  bool follow(httplib::DataSink& sink, Take&& take) {
+  /// has gone, as `gone` says while nothing comes, or `take` by false.
+  template <class Gone, class Take>
+  bool follow(Gone&& gone, Take&& take) {
     for (std::size_t p = 0; p < tickets.size(); ++p)
       for (std::int32_t open = request.n; open > 0;) {
         auto u = tickets[p].next(0.1);
         if (*stopping)
           throw api_error(503, "the server is stopping", "", "server_error");
         if (!u) {
-          if (!sink.is_writable())
+          if (gone())
             return false;
           continue;
         }
@@ -64,17 +65,19 @@ struct exchange {
   }
 };
 
-void write_whole(exchange& x, httplib::DataSink& sink) {
+/// Answers when all is there: the status says how it went.
+void answer_whole(exchange& x, const httplib::Request& in, httplib::Response& out) {
   std::vector<json> choices(static_cast<std::size_t>(x.request.n) * x.tickets.size());
-  const bool there = x.follow(sink, [&](std::int32_t index, const generation::answer_update& u) {
-    choices[static_cast<std::size_t>(index)] =
-      x.writer.choice(index, {u.text, u.tokens, u.logp, u.likeliest}, u.finish);
-    return true;
-  });
-  if (!there)
-    return;
-  const auto text = dumped(x.writer.response(json(choices), x.prompt_tokens, x.answer_tokens));
-  sink.write(text.data(), text.size());
+  const client_connection client(in);
+  const bool there = x.follow(
+    [&] { return client.closed(); },
+    [&](std::int32_t index, const generation::answer_update& u) {
+      choices[static_cast<std::size_t>(index)]
+        = x.writer.choice(index, {u.text, u.tokens, u.logp, u.likeliest}, u.finish);
+      return true;
+    });
+  if (there)
+    answer(out, 200, x.writer.response(json(choices), x.prompt_tokens, x.answer_tokens));
 }
 
 bool write_event(httplib::DataSink& sink, const std::string& data) {
@@ -92,7 +95,8 @@ void write_stream(exchange& x, httplib::DataSink& sink, const model::tokenizer& 
   for (std::size_t i = 0; i < static_cast<std::size_t>(x.request.n) * x.tickets.size(); ++i)
     answers.push_back({model::answer_text(tokens, x.request.sampling.stop)});
   std::vector<std::int32_t> counts(answers.size());
-  const bool there = x.follow(sink, [&](std::int32_t index, const generation::answer_update& u) {
+  const auto gone = [&] { return !sink.is_writable(); };
+  const bool there = x.follow(gone, [&](std::int32_t index, const generation::answer_update& u) {
     auto& a = answers[static_cast<std::size_t>(index)];
     auto& count = counts[static_cast<std::size_t>(index)];
     told_tokens t{{}, u.tokens, u.logp, u.likeliest, a.characters};
@@ -158,18 +162,17 @@ void server::parts::complete(const httplib::Request& in, httplib::Response& out,
       throw api_error(503, "the server is busy: its queue is full", "", "server_error");
     x->tickets.push_back(std::move(*t));
   }
+  if (!x->request.stream) {
+    answer_whole(*x, in, out);
+    return;
+  }
   out.set_chunked_content_provider(
-    x->request.stream ? "text/event-stream" : "application/json",
-    [this, x](std::size_t, httplib::DataSink& sink) {
+    "text/event-stream", [this, x](std::size_t, httplib::DataSink& sink) {
       try {
-        if (x->request.stream)
-          write_stream(*x, sink, *served.tokens);
-        else
-          write_whole(*x, sink);
+        write_stream(*x, sink, *served.tokens);
       } catch (const api_error& e) { // the status has been sent already
-        const auto text = dumped(e.body());
-        x->request.stream ? static_cast<void>(write_event(sink, text))
-                          : static_cast<void>(sink.write(text.data(), text.size()));
+        write_event(sink, dumped(e.body()));
+        write_event(sink, "[DONE]");
       }
       x->tickets.clear(); // cancels what is left
       sink.done();

@@ -18,7 +18,8 @@ struct server_options {
 
 /// OpenAI's API over a generation service: GET /health, GET /v1/models, POST /v1/completions,
 /// POST /v1/chat/completions, and POST /reload {"path": FOLDER}, which takes new weights. A client
-/// that goes away cancels what it asked for.
+/// that goes away cancels what it asked for. What fails is answered with its status; in a stream,
+/// whose status is out by then, with an event that has "error", and the stream's end.
 class server {
 public:
   /// Binds the address. The service and what `served` points to must outlive it. Throws user_error

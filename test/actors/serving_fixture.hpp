@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <memory>
 #include <thread>
 
 namespace millrace::test {
@@ -63,6 +65,17 @@ public:
     e->install({0});
     return e;
   }
+  /// One that fails in the middle of answers: its weights are no numbers.
+  [[nodiscard]] std::unique_ptr<generation::engine> failing() const {
+    auto e = engine();
+    model::load_checkpoint(path_, e->staging());
+    for (const auto& w : e->staging())
+      if (w.name == "model.norm.weight")
+        *reinterpret_cast<float*>(w.data) = std::numeric_limits<float>::quiet_NaN();
+    e->prepare();
+    e->install({0});
+    return e;
+  }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
   model::model_config config;
@@ -76,10 +89,10 @@ private:
 /// A server in a thread of this process.
 struct running_server {
   explicit running_server(const model_folder& m, std::size_t queue = 64, std::string token = {},
-                          int port = 0)
+                          int port = 0, std::unique_ptr<generation::engine> engine = {})
     : chat(m.tokens->chat()),
       served{"small", m.tokens.get(), &chat, m.config.max_position_embeddings, m.config.vocab_size},
-      service(m.loaded(), {queue}),
+      service(engine ? std::move(engine) : m.loaded(), {queue}),
       http({.port = port, .token = std::move(token)}, service, served),
       thread([this] { http.run(); }) {}
   ~running_server() {

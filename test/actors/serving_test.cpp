@@ -1,10 +1,13 @@
 // `millrace serve`: what its clients see.
 
+#include "test/actors/http_socket.hpp"
 #include "test/actors/serving_fixture.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
 
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +45,30 @@ std::pair<std::vector<json>, std::string> events(const running_server& s, const 
   REQUIRE(r->body.ends_with("data: [DONE]\n\n"));
   return {all, text};
 }
+
+/// Its answers go on until they are cancelled.
+class endless_engine final : public generation::engine {
+public:
+  void submit(generation_task task) override { running_.insert(task.so_far.id); }
+  bool cancel(rollout_id id) override { return running_.erase(id) > 0; }
+  std::vector<rollout> step() override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return {};
+  }
+  std::vector<rollout> drain() override { return {}; }
+  [[nodiscard]] std::vector<rollout> partials() const override { return {}; }
+  [[nodiscard]] std::size_t running() const override { return running_.size(); }
+  [[nodiscard]] std::size_t waiting() const override { return 0; }
+  [[nodiscard]] std::int64_t outstanding_tokens() const override { return 0; }
+  [[nodiscard]] std::vector<tensor_view> staging() override { return {}; }
+  void prepare() override {}
+  swap_report install(version) override { return {}; }
+  [[nodiscard]] version current() const override { return {0}; }
+  [[nodiscard]] generation::engine_statistics statistics() const override { return {}; }
+
+private:
+  std::set<rollout_id> running_;
+};
 
 } // namespace
 
@@ -219,6 +246,40 @@ TEST_CASE("a full queue is 503, a missing token 401, and a client that goes away
   auto c = guarded.client();
   c.set_bearer_token_auth("secret");
   REQUIRE(c.Get("/v1/models")->status == 200);
+}
+
+TEST_CASE("an answer that fails has a failure's status; a stream tells of it and ends") {
+  const model_folder m(14);
+  running_server s(m, 64, {}, 0, m.failing());
+  const json messages = json::array({{{"role", "user"}, {"content", "hi"}}});
+  for (const auto& [path, body] : {
+         std::pair<std::string, json>{"/v1/completions", {{"prompt", {"a", "b"}}, {"n", 2}}},
+         {"/v1/chat/completions", {{"messages", messages}}}}) {
+    const auto error = s.post(path, body, 500)["error"];
+    REQUIRE(error["type"] == "server_error");
+    REQUIRE_FALSE(error["message"].get<std::string>().empty());
+    auto streamed = body;
+    streamed["stream"] = true;
+    const auto r = s.client().Post(path.c_str(), streamed.dump(), "application/json");
+    REQUIRE(r);
+    REQUIRE(r->status == 200);
+    REQUIRE(r->body == "data: " + json{{"error", error}}.dump() + "\n\ndata: [DONE]\n\n");
+    REQUIRE(s.idle_within(10));
+  }
+}
+
+TEST_CASE("a client that goes away cancels an answer that was to come whole") {
+  const model_folder m(15);
+  running_server s(m, 64, {}, 0, std::make_unique<endless_engine>());
+  {
+    test::http_socket client(s.http.port());
+    const auto body = json{{"prompt", "x"}}.dump();
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                + std::to_string(body.size()) + "\r\n\r\n" + body);
+    while (s.service.outstanding() == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  REQUIRE(s.idle_within(60));
 }
 
 TEST_CASE("weights can be changed while it serves") {
