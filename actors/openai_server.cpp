@@ -4,6 +4,7 @@
 #include "actors/openai_fields.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/answer_text.hpp"
+#include "runtime/model/weight_transfer.hpp"
 
 #include <httplib.h>
 
@@ -185,7 +186,9 @@ void server::parts::reload(const httplib::Request& in, httplib::Response& out) {
   if (!body.is_object() || !body.contains("path") || !body["path"].is_string())
     throw api_error(400, "expected {\"path\": \"a model folder on the server's machine\"}", "path");
   try {
-    const auto v = service.reload(body["path"].get<std::string>());
+    const auto v = service.reload([&](const std::vector<tensor_view>& into) {
+      model::load_weights(body["path"].get<std::string>(), into);
+    });
     answer(out, 200, {{"version", v.value}, {"path", body["path"]},
                       {"system_fingerprint", system_fingerprint(served.run, v)}});
   } catch (const user_error& e) {

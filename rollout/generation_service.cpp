@@ -1,7 +1,6 @@
 #include "rollout/generation_service.hpp"
 
 #include "runtime/error.hpp"
-#include "runtime/model/checkpoint.hpp"
 
 #include <chrono>
 #include <future>
@@ -96,10 +95,10 @@ void generation_service::withdraw(const std::shared_ptr<call>& c) {
   wake_.notify_one();
 }
 
-version generation_service::reload(const std::filesystem::path& folder) {
+version generation_service::reload(const weight_loader& load) {
   const std::lock_guard one_at_a_time(reload_);
   // The staging buffers and prepare() may be used beside step().
-  model::load_checkpoint(folder, engine_->staging());
+  load(engine_->staging());
   engine_->prepare();
   std::promise<version> installed;
   {

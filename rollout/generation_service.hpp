@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,9 +68,11 @@ public:
   std::optional<ticket> start(std::vector<std::int32_t> prompt, const sampling_params& sampling,
                               std::int32_t n, bool stream, std::size_t likeliest = 0);
 
-  /// Takes weights from a model folder, at a token boundary; running answers go on under them.
-  /// Throws user_error when they don't fit, and then nothing has changed. Returns the new version.
-  version reload(const std::filesystem::path& folder);
+  /// Fills engine::staging()'s buffers with new weights, or throws.
+  using weight_loader = std::function<void(const std::vector<tensor_view>&)>;
+  /// Takes these weights at a token boundary; running answers go on under them. Throws what `load`
+  /// does, and then nothing has changed. Returns the new version.
+  version reload(const weight_loader& load);
 
   [[nodiscard]] engine_statistics statistics();
   [[nodiscard]] std::size_t outstanding();

@@ -19,7 +19,8 @@ void save_checkpoint(const std::filesystem::path& folder, const model_config& co
 /// Fills `parameters` (host memory, by name) from the folder's safetensors, converting types. A
 /// matrix of 8-bit integers whose scales are there too (its name and "_scale", fp32, one per row) is
 /// quantised: its largest magnitude in a row becomes 127. A tied head is filled from the embedding
-/// where the file has only that. Throws user_error naming file and tensor.
+/// where the file has only that. Throws user_error naming file and tensor, also for a NaN or an
+/// infinity in it.
 void load_checkpoint(const std::filesystem::path& folder,
                      const std::vector<tensor_view>& parameters);
 

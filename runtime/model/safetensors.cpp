@@ -165,6 +165,37 @@ void store_float(std::byte* p, dtype type, float x) {
   std::memcpy(p, &h, 2);
 }
 
+/// The first element that is no finite number: all bits of its exponent are set. `count`: none.
+template <class Word>
+std::int64_t first_not_finite(const std::byte* data, std::int64_t count, Word exponent) {
+  constexpr std::int64_t block = 4096; // of a fixed size, so that the compiler vectorises the loop
+  const auto not_finite = [&](std::int64_t i) {
+    Word w;
+    std::memcpy(&w, data + i * static_cast<std::int64_t>(sizeof w), sizeof w);
+    return static_cast<Word>((w & exponent) == exponent);
+  };
+  std::int64_t i = 0;
+  for (; i + block <= count; i += block) {
+    Word any = 0;
+    for (std::int64_t j = 0; j < block; ++j)
+      any |= not_finite(i + j);
+    if (any != 0)
+      break;
+  }
+  while (i < count && not_finite(i) == 0)
+    ++i;
+  return i;
+}
+
+std::int64_t first_not_finite(const tensor_view& v) {
+  switch (v.type) {
+    case dtype::f32: return first_not_finite<std::uint32_t>(v.data, v.elements(), 0x7F800000U);
+    case dtype::bf16: return first_not_finite<std::uint16_t>(v.data, v.elements(), 0x7F80U);
+    case dtype::f16: return first_not_finite<std::uint16_t>(v.data, v.elements(), 0x7C00U);
+    default: return v.elements();
+  }
+}
+
 /// A file that is written beside its final place and renamed when complete.
 class atomic_file {
 public:
@@ -346,6 +377,12 @@ void safetensors_folder::read(const tensor_view& into) const {
     throw user_error(file.path().string() + ": tensor \"" + into.name + "\" has dtype "
                      + safetensors_name(from.type) + ", which cannot become "
                      + safetensors_name(into.type));
+  if (const auto i = first_not_finite(into); i < into.elements())
+    throw user_error(file.path().string() + ": tensor \"" + into.name + "\": element "
+                     + std::to_string(i) + " of " + std::to_string(into.elements())
+                     + " is no finite number" + (first_not_finite(from) < from.elements()
+                       ? "; did the training that made it diverge?"
+                       : std::string(" in ") + safetensors_name(into.type)));
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<tensor_view>& tensors,

@@ -40,8 +40,8 @@ public:
   [[nodiscard]] std::vector<std::string> names() const;
 
   /// Copies tensor `into.name` into it, converting between fp32, bf16 and fp16 (round to nearest
-  /// even). Throws user_error naming file and tensor when it is missing, of another shape, or of a
-  /// type that cannot be converted.
+  /// even). Throws user_error naming file and tensor when it is missing, of another shape, of a
+  /// type that cannot be converted, or holds a NaN or an infinity.
   void read(const tensor_view& into) const;
 
 private:

@@ -22,6 +22,13 @@ namespace millrace::test {
 
 using namespace millrace::openai;
 
+/// Makes them give no finite logits.
+inline void spoil(const std::vector<tensor_view>& weights) {
+  for (const auto& w : weights)
+    if (w.name == "model.norm.weight")
+      *reinterpret_cast<float*>(w.data) = std::numeric_limits<float>::quiet_NaN();
+}
+
 /// A small model with a byte-pair tokenizer and a chat template, in a folder.
 class model_folder {
 public:
@@ -69,9 +76,7 @@ public:
   [[nodiscard]] std::unique_ptr<generation::engine> failing() const {
     auto e = engine();
     model::load_checkpoint(path_, e->staging());
-    for (const auto& w : e->staging())
-      if (w.name == "model.norm.weight")
-        *reinterpret_cast<float*>(w.data) = std::numeric_limits<float>::quiet_NaN();
+    spoil(e->staging());
     e->prepare();
     e->install({0});
     return e;

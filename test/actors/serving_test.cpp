@@ -289,6 +289,13 @@ TEST_CASE("weights can be changed while it serves") {
   const json body{{"prompt", prompt}, {"temperature", 0}, {"max_tokens", 16}};
   s.post("/reload", {{"path", "/nowhere"}}, 400);
   s.post("/reload", {{"folder", "x"}}, 400);
+  const model_folder diverged(16);
+  const auto e = diverged.engine();
+  model::load_checkpoint(diverged.path(), e->staging());
+  test::spoil(e->staging());
+  model::save_checkpoint(diverged.path(), diverged.config, e->staging());
+  const auto refusal = s.post("/reload", {{"path", diverged.path().string()}}, 400)["error"];
+  REQUIRE(refusal["message"].get<std::string>().find("\"model.norm.weight\"") != std::string::npos);
   REQUIRE(s.post("/v1/completions", body)["choices"][0]["text"]
           == answered(*one.loaded(), prompt, {.temperature = 0, .max_tokens = 16}).text);
   REQUIRE(s.post("/reload", {{"path", two.path().string()}})["version"] == 1);

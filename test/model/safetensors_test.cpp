@@ -129,6 +129,35 @@ TEST_CASE("damaged files are refused with file and tensor") {
   REQUIRE(says(error_of([&] { safetensors_file f(folder.path() / "none"); }), "cannot be opened"));
 }
 
+TEST_CASE("weights that are no finite numbers are refused by tensor and element") {
+  const test::scratch_folder folder;
+  const auto file = folder.path() / "model.safetensors";
+  for (const std::size_t size : {1U, 4096U, 4097U, 9000U})
+    for (const auto bad : {std::numeric_limits<float>::quiet_NaN(),
+                           -std::numeric_limits<float>::infinity()})
+      for (const std::size_t at : {std::size_t{0}, size / 2, size - 1}) {
+        std::vector<float> x(size, 1.5F), read(size);
+        x[at] = bad;
+        write_safetensors(file, {view_of("x", {static_cast<std::int64_t>(size)}, x)});
+        for (const auto type : {dtype::f32, dtype::bf16, dtype::f16}) {
+          auto into = view_of("x", {static_cast<std::int64_t>(size)}, read);
+          into.type = type;
+          const auto error = error_of([&] { safetensors_folder(folder.path()).read(into); });
+          INFO(error);
+          REQUIRE(says(error, file.string()));
+          REQUIRE(says(error, "\"x\": element " + std::to_string(at) + " of"));
+          REQUIRE(says(error, "diverge"));
+        }
+      }
+  std::vector<float> large{1e30F};
+  std::uint16_t half = 0;
+  write_safetensors(file, {view_of("x", {1}, large)});
+  REQUIRE(says(error_of([&] {
+    safetensors_folder(folder.path()).read({"x", dtype::f16, {1},
+                                            reinterpret_cast<std::byte*>(&half)});
+  }), "no finite number in F16"));
+}
+
 TEST_CASE("no change of bytes crashes the reader") {
   const std::uint64_t seed = 11;
   INFO("seed " << seed);
