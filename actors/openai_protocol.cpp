@@ -82,14 +82,31 @@ void read_prompts(const json& prompt, const served_model& served, completion_req
     add(prompt);
 }
 
+/// Refuses a field that is another one misspelt. Others are the template's, which may read any.
+void check_message(const json& m, const std::string& where) {
+  static const std::vector<std::string> known{
+    "role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio",
+    "annotations", "reasoning", "reasoning_content", "thinking"};
+  if (!m.is_object())
+    refuse(where, "found " + shown(m) + ", expected an object with \"role\" and \"content\"");
+  for (const auto& [name, value] : m.items())
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      if (const auto hint = did_you_mean(name, known); !hint.empty())
+        refuse(where + "." + name, "there is no such field" + hint, "unknown_parameter");
+  if (!m.contains("role") || !m["role"].is_string())
+    refuse(where + ".role", "found " + shown(m.value("role", json())) + ", expected a string");
+  if (!m.contains("content") && m["role"] != "assistant") // whose calls of tools may be all
+    refuse(where + ".content", "expected a text");
+}
+
 /// Messages with their content as one text.
 json flattened(const json& messages) {
   if (!messages.is_array() || messages.empty())
     refuse("messages", "found " + shown(messages) + ", expected a list of messages");
   auto out = messages;
-  for (auto& m : out) {
-    if (!m.is_object() || !m.contains("role") || !m["role"].is_string())
-      refuse("messages", "found " + shown(m) + ", expected an object with a \"role\"");
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    auto& m = out[i];
+    check_message(m, "messages[" + std::to_string(i) + "]");
     auto& content = m["content"];
     if (content.is_string() || content.is_null())
       continue;

@@ -36,7 +36,7 @@ refusal refused(json body, bool chat = false) {
   const chatting c;
   if (!body.contains("prompt") && !chat)
     body["prompt"] = "x";
-  if (chat)
+  if (chat && !body.contains("messages"))
     body["messages"] = json::array({{{"role", "user"}, {"content", "x"}}});
   try {
     read_completion(body.dump(), c.model, chat);
@@ -78,6 +78,25 @@ TEST_CASE("a field that doesn't exist is named, with the nearest one that does")
   r = refused({{"stream_options", {{"include_usge", true}}}});
   REQUIRE(r.parameter == "stream_options.include_usge");
   REQUIRE(has(r.message, "\"include_usage\""));
+}
+
+TEST_CASE("a message's misspelt field is named, with its place and the nearest one") {
+  const auto second = [](const json& message) {
+    return refused({{"messages", {{{"role", "system"}, {"content", "x"}}, message}}}, true);
+  };
+  auto r = second({{"role", "user"}, {"contnet", "x"}});
+  REQUIRE(r.parameter == "messages[1].contnet");
+  REQUIRE(r.code == "unknown_parameter");
+  REQUIRE(has(r.message, "\"content\""));
+  REQUIRE(has(second({{"rloe", "user"}, {"content", "x"}}).message, "\"role\""));
+  REQUIRE(second({{"role", "user"}}).parameter == "messages[1].content");
+  REQUIRE(second({{"content", "x"}}).parameter == "messages[1].role");
+  REQUIRE(second("x").parameter == "messages[1]");
+  // What templates may ask for.
+  REQUIRE(second({{"role", "user"}, {"content", "x"}, {"weight", 1}}).message.empty());
+  REQUIRE(second({{"role", "assistant"}, {"content", "x"}, {"reasoning_content", "y"}})
+            .message.empty());
+  REQUIRE(second({{"role", "assistant"}, {"tool_calls", json::array()}}).message.empty());
 }
 
 TEST_CASE("what is not supported is refused where it would change the answer") {

@@ -213,7 +213,7 @@ TEST_CASE("what is wrong with a request is said, with its parameter") {
   refused({{"prompt", "x"}, {"temprature", 0}}, "temprature");
   refused({{"prompt", "x"}, {"model", "large"}}, "model", 404);
   refused({{"messages", json::array()}}, "messages", 400, "/v1/chat/completions");
-  refused({{"messages", {{{"role", 3}}}}}, "messages", 400, "/v1/chat/completions");
+  refused({{"messages", {{{"role", 3}}}}}, "messages[0].role", 400, "/v1/chat/completions");
   const auto broken = s.client().Post("/v1/completions", "{\"prompt\": ", "application/json");
   REQUIRE(broken->status == 400);
   REQUIRE(json::parse(broken->body)["error"]["type"] == "invalid_request_error");
