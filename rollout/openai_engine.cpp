@@ -297,7 +297,7 @@ void openai_engine::settle(request& r, std::vector<rollout>& finished) {
   start(r);
 }
 
-/// What comes of a server that went away, or is another now. It must have the current weights
+/// What comes of a server that isn't up yet, went away, or is another now. It must have the current weights
 /// before it samples a token again: no version would be true otherwise. What it sends to others of
 /// our requests meanwhile is not waited for.
 void openai_engine::lose(const std::string& why) {
@@ -305,12 +305,15 @@ void openai_engine::lose(const std::string& why) {
     return;
   lost_ = {true, options_.clock(), 0, 0};
   interrupt();
-  log::warning("generator", why + "; " + std::to_string(running_.size())
-                              + " answers wait for it, for " + seconds_text(endpoint_.timeout_s)
-                              + " at most");
+  log::warning("generator", why + "; "
+                              + (running_.empty()
+                                   ? std::string("it is waited for, ")
+                                   : std::to_string(running_.size()) + " answers wait for it, ")
+                              + seconds_text(endpoint_.timeout_s)
+                              + " at most (generator.backend.params.timeout_s)");
 }
 
-/// Gives the server the current weights again, as soon as it takes them.
+/// Gives the server the current weights, as soon as it takes them.
 void openai_engine::look_for_server() {
   const auto now = options_.clock();
   if (now < lost_.next_look)
@@ -318,9 +321,10 @@ void openai_engine::look_for_server() {
   try {
     weights_ = request_reload(endpoint_, folder_of(current_));
   } catch (const std::exception& e) {
-    if (now - lost_.since > endpoint_.timeout_s)
+    const auto waited = options_.clock() - lost_.since; // a server that hangs takes long to look at
+    if (waited >= endpoint_.timeout_s)
       throw std::runtime_error(std::string(e.what()) + "; so it has been for "
-                               + seconds_text(now - lost_.since)
+                               + seconds_text(waited)
                                + " (generator.backend.params.timeout_s)");
     lost_.next_look = now + std::min(1.0, 0.05 * static_cast<double>(1 << lost_.looks));
     lost_.looks = std::min(lost_.looks + 1, 5);
@@ -332,7 +336,7 @@ void openai_engine::look_for_server() {
 /// The server has the current weights.
 void openai_engine::go_on() {
   if (std::exchange(lost_.is, false))
-    log::warning("generator", "generator at " + endpoint_.url + ": it is there again, after "
+    log::warning("generator", "generator at " + endpoint_.url + ": it is there now, after "
                                 + seconds_text(options_.clock() - lost_.since) + "; it was given "
                                 + to_string(current_) + ", and "
                                 + std::to_string(running_.size()) + " answers go on");
@@ -404,9 +408,7 @@ swap_report openai_engine::install(version v) {
   try {
     weights_ = request_reload(endpoint_, folder_of(v));
     go_on();
-  } catch (const server_lost& e) {
-    if (former == no_version) // nothing says that it was ever there
-      throw;
+  } catch (const server_lost& e) { // or isn't up yet
     lose(e.what()); // no token is sampled before it has them
   }
   std::error_code ignored; // what is left over does no harm

@@ -34,10 +34,11 @@ struct openai_endpoint {
 ///
 /// install() interrupts the requests, saves the staged weights, has the server load them, and goes
 /// on from the tokens that have come: so each token's version is true. A request that fails is
-/// tried again from where it was. A server that went away, or answers with a system_fingerprint
-/// other than that of the weights it was given (millrace serve sends one), is given the current
-/// weights first, as soon as it takes them; the log says both. step() throws std::runtime_error
-/// when it stays away for timeout_s, or fails with one answer three times in a row.
+/// tried again from where it was. A server that isn't up yet, went away, took a request and said
+/// nothing for timeout_s, or answers with a system_fingerprint other than that of the weights it was
+/// given (millrace serve sends one), is given the current weights first, as soon as it takes them;
+/// the log says both. step() throws std::runtime_error when that takes longer than timeout_s, or one
+/// answer fails three times in a row.
 std::unique_ptr<engine> make_openai_engine(const openai_endpoint& endpoint,
                                            const engine_options& options,
                                            const model::model_config& config,

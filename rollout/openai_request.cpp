@@ -1,5 +1,6 @@
 #include "rollout/openai_request.hpp"
 
+#include "runtime/clock.hpp"
 #include "runtime/error.hpp"
 #include "runtime/random.hpp"
 #include "runtime/without_sigpipe.hpp"
@@ -21,6 +22,18 @@ using nlohmann::json;
 
 [[noreturn]] void lose(const openai_endpoint& at, const std::string& what) {
   throw server_lost("generator at " + at.url + ": " + what);
+}
+
+/// What the library's error means. `silent_s`: since the last sign of life.
+[[noreturn]] void lose(const openai_endpoint& at, const std::string& path, httplib::Error error,
+                       double silent_s) {
+  const auto patience = std::floor(at.timeout_s); // the library is given whole seconds
+  if (error == httplib::Error::Connection || error == httplib::Error::ConnectionTimeout)
+    lose(at, "nobody takes a connection there");
+  if (error == httplib::Error::Read && silent_s >= patience)
+    lose(at, path + ": it took the request, but said nothing for "
+               + std::to_string(static_cast<int>(patience)) + " s");
+  lose(at, path + ": the connection broke (" + httplib::to_string(error) + ")");
 }
 
 httplib::Client client_of(const openai_endpoint& at) {
@@ -150,7 +163,10 @@ finish_reason stream_completion(const openai_endpoint& at, const std::string& we
   request.path = "/v1/completions";
   request.body = body_of(at, so_far, sampling, max_tokens).dump();
   request.set_header("Content-Type", "application/json");
+  const real_clock time;
+  auto heard_at = time.now();
   request.content_receiver = [&](const char* data, std::size_t size, std::uint64_t, std::uint64_t) {
+    heard_at = time.now();
     try {
       reader.add(data, size);
     } catch (...) {
@@ -166,7 +182,7 @@ finish_reason stream_completion(const openai_endpoint& at, const std::string& we
   if (stopped)
     return finish_reason::none;
   if (!result)
-    lose(at, "no answer (" + httplib::to_string(result.error()) + ")");
+    lose(at, request.path, result.error(), time.now() - heard_at);
   if (result->status != 200)
     fail(at, "status " + std::to_string(result->status) + ": "
                + (result->body.empty() ? reader.rest() : result->body).substr(0, 300));
@@ -179,9 +195,11 @@ std::string request_reload(const openai_endpoint& at, const std::filesystem::pat
   const without_sigpipe guard;
   auto client = client_of(at);
   const json body{{at.reload_field, folder.string()}};
+  const real_clock time;
+  const auto asked_at = time.now();
   const auto result = client.Post(at.reload.c_str(), body.dump(), "application/json");
   if (!result)
-    lose(at, at.reload + ": no answer (" + httplib::to_string(result.error()) + ")");
+    lose(at, at.reload, result.error(), time.now() - asked_at);
   if (result->status != 200)
     fail(at, at.reload + ": status " + std::to_string(result->status) + ": "
                + result->body.substr(0, 300));

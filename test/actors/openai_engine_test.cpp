@@ -114,7 +114,7 @@ TEST_CASE("a server that is started anew samples nothing before it has the right
   REQUIRE(done[0].oldest() == version{3});
   REQUIRE(said.size() == 2);
   REQUIRE(said[0].find("1 answers wait for it") != std::string::npos);
-  REQUIRE(said[1].find("it is there again") != std::string::npos);
+  REQUIRE(said[1].find("it is there now") != std::string::npos);
   // And while nothing ran, so that no connection broke.
   renew();
   sampling.max_tokens = 40;
@@ -194,14 +194,71 @@ TEST_CASE("a request that is ended while it is only being made holds nobody up")
   thread.join();
 }
 
-TEST_CASE("a server that isn't there, and parameters that can't be") {
-  const model_folder m(9);
+TEST_CASE("a server that isn't up yet is waited for, which the log says") {
+  const model_folder one(7), two(8);
+  auto s = std::make_unique<running_server>(two);
+  const int port = s->http.port();
   const auto e = generation::make_openai_engine(
-    generation::openai_endpoint::from({{"endpoint", "http://127.0.0.1:9"},
+    generation::openai_endpoint::from({{"endpoint", s->url()},
+                                       {"folder", (one.path() / "published").string()}}),
+    {.max_batch = 4}, one.config, one.tokens);
+  REQUIRE(s->client().Get("/health")); // one that doesn't listen yet can't be stopped
+  s.reset();
+  std::vector<std::string> said;
+  log::set_screen([&](std::string_view line) { said.emplace_back(line); });
+  model::load_checkpoint(one.path(), e->staging());
+  e->install({3});
+  REQUIRE_FALSE(e->waits_for().empty());
+  REQUIRE(e->step().empty());
+  REQUIRE(said.size() == 1);
+  REQUIRE(said[0].find("nobody takes a connection there; it is waited for, 60.0 s at most")
+          != std::string::npos);
+  s = std::make_unique<running_server>(two, 64, "", port);
+  const auto prompt = one.tokens->encode("one two");
+  const sampling_params sampling{.temperature = 0, .max_tokens = 40};
+  REQUIRE(answered(*e, prompt, sampling).tokens
+          == answered(*one.loaded(), prompt, sampling).tokens);
+  REQUIRE(said.size() == 2);
+  REQUIRE(said[1].find("it is there now") != std::string::npos);
+  log::set_screen({});
+}
+
+TEST_CASE("a server that takes connections and then hangs is an error, after the time that was given") {
+  const model_folder m(9);
+  std::atomic<bool> over{false};
+  httplib::Server hangs;
+  hangs.Post("/reload", [&](const httplib::Request&, httplib::Response&) {
+    while (!over)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  const auto url = "http://127.0.0.1:" + std::to_string(hangs.bind_to_any_port("127.0.0.1"));
+  std::thread thread([&] { hangs.listen_after_bind(); });
+  const auto e = generation::make_openai_engine(
+    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 1},
                                        {"folder", (m.path() / "x").string()}}),
     {.max_batch = 2}, m.config, m.tokens);
   model::load_checkpoint(m.path(), e->staging());
-  REQUIRE_THROWS_AS(e->install({0}), std::runtime_error);
+  std::string said, why;
+  log::set_screen([&](std::string_view line) { said += line; });
+  e->install({0});
+  try {
+    answered(*e, {1, 2}, {.max_tokens = 3});
+  } catch (const std::runtime_error& error) {
+    why = error.what();
+  }
+  log::set_screen({});
+  over = true;
+  hangs.stop();
+  thread.join();
+  INFO(said << "\n" << why);
+  for (const auto& text : {said, why}) {
+    REQUIRE(text.find(url + ": /reload: it took the request, but said nothing for 1 s")
+            != std::string::npos);
+    REQUIRE(text.find("(generator.backend.params.timeout_s)") != std::string::npos);
+  }
+}
+
+TEST_CASE("the parameters of a server that can't be are refused") {
   REQUIRE_THROWS_AS(generation::openai_endpoint::from({{"endpoint", "x"}}), user_error);
   REQUIRE_THROWS_AS(generation::openai_endpoint::from({{"endpoint", "http://h"}}), user_error);
   REQUIRE_THROWS_AS(generation::openai_endpoint::from({{"endpiont", "http://h"}}), user_error);

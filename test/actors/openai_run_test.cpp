@@ -231,7 +231,7 @@ TEST_CASE("a server killed in the middle of a batch: the run goes on with the ne
   const auto log = text_of(folder.path() / "run" / "log.txt");
   INFO(log);
   REQUIRE(log.find("answers wait for it") != log.npos);
-  REQUIRE(log.find("it is there again") != log.npos);
+  REQUIRE(log.find("it is there now") != log.npos);
   REQUIRE(log.find("died") == log.npos);
 }
 
