@@ -261,7 +261,7 @@ void describe(option_list& v, parallel_settings& s) {
 }
 
 void describe(option_list& v, trainer_settings& s) {
-  v("lr", s.lr, in_range(0, 10), "Learning rate of AdamW");
+  v("lr", s.lr, in_range(0, 10), "Learning rate of AdamW; pre-trained models take 1e-6 to 1e-5");
   v("lr_warmup_steps", s.lr_warmup_steps, in_range(0, 100 * million),
     "Training steps over which it grows from 0");
   v("lr_schedule", s.lr_schedule, "What it does from then on, until run.steps");

@@ -283,7 +283,7 @@ struct parallel_settings {
 };
 
 struct trainer_settings {
-  double lr = 1e-3;
+  double lr = 3e-4;
   std::int32_t lr_warmup_steps = 0;
   millrace::lr_schedule lr_schedule = millrace::lr_schedule::constant;
   double lr_floor = 0; ///< share of lr that linear and cosine reach at run.steps

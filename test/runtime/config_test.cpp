@@ -219,6 +219,16 @@ TEST_CASE("a configuration that changes the mathematics is explained") {
   REQUIRE(has(remarks(s)[0], "nothing is ever clipped"));
 }
 
+TEST_CASE("a rate that a pre-trained model doesn't survive is remarked on") {
+  settings s;
+  REQUIRE(remarks(s).empty());
+  s.model.path = "smollm2";
+  REQUIRE(remarks(s).size() == 1);
+  REQUIRE(has(remarks(s)[0], "trainer.lr: 0.0003 is a rate for a small model"));
+  s.trainer.lr = 1e-5;
+  REQUIRE(remarks(s).empty());
+}
+
 TEST_CASE("files: missing, empty, a folder") {
   const auto message = [](const std::string& file) {
     try {
