@@ -17,8 +17,8 @@ double number(const nlohmann::ordered_json& line, const char* key) {
 
 } // namespace
 
-run_record::run_record(const settings& s, run_directory& directory, console& screen)
-  : settings_(s), directory_(directory), screen_(screen) {
+run_record::run_record(const settings& s, run_directory& directory, console& screen, double now)
+  : settings_(s), directory_(directory), screen_(screen), process_began_(now) {
 }
 
 run_record::generator_sums run_record::sums() const {
@@ -120,7 +120,8 @@ void run_record::step(const step_report& report, double now) {
   auto waited = report.values.count("trainer_wait_s") ? report.values.at("trainer_wait_s") : 0.0;
   nlohmann::ordered_json line{{"kind", "step"},
                               {"step", report.published.value},
-                              {"time_s", time_before_ + now - began_}};
+                              {"time_s", time_before_ + now - began_},
+                              {"wall_s", wall_s(now)}};
   for (const auto& [key, value] : report.values)
     line[key] = value;
   auto all = busy + idle + paused;
@@ -137,7 +138,9 @@ void run_record::step(const step_report& report, double now) {
   line["eta"] = settings_.rollout.eta;
   line["generated_tokens"] = generated_tokens_;
   line["staleness"] = report.staleness;
-  line["rss_bytes"] = read_process_usage().resident_bytes;
+  const auto usage = read_process_usage();
+  line["rss_bytes"] = usage.resident_bytes;
+  line["peak_rss_bytes"] = std::max(peak_before_, usage.peak_resident_bytes);
   write(line, "train");
   last_ = now_sums;
   last_step_at_ = now;
@@ -177,9 +180,7 @@ std::string run_record::line_of(const nlohmann::ordered_json& line, const genera
 }
 
 void run_record::evaluated(const evaluation_report& report, std::string_view when) {
-  if (!first_accuracy_)
-    first_accuracy_ = report.accuracy;
-  last_accuracy_ = report.accuracy;
+  note({report.accuracy, report.v.value});
   write({{"kind", "eval"},
          {"step", report.v.value},
          {"eval_accuracy", report.accuracy},
@@ -199,14 +200,26 @@ void run_record::warmed_up(std::int64_t step, const std::map<std::string, double
   write(line, "warmup");
 }
 
-void run_record::resume(const std::vector<nlohmann::json>& lines) {
-  for (const auto& l : lines) {
+void run_record::note(evaluated_accuracy e) {
+  if (!first_evaluation_)
+    first_evaluation_ = e;
+  last_evaluation_ = e;
+}
+
+void run_record::used_before(const nlohmann::json& told) {
+  wall_before_ = std::max(wall_before_, told.value("wall_s", 0.0));
+  peak_before_ = std::max(peak_before_, told.value("peak_rss_bytes", std::int64_t{0}));
+}
+
+void run_record::resume(const run_directory::rewound_metrics& lines, const nlohmann::json& summary) {
+  used_before(summary);
+  for (const auto& l : lines.dropped)
+    used_before(l);
+  for (const auto& l : lines.kept) {
+    used_before(l);
     auto kind = l.value("kind", "");
-    if (kind == "eval" && l.contains("eval_accuracy")) {
-      last_accuracy_ = l["eval_accuracy"].get<double>();
-      if (!first_accuracy_)
-        first_accuracy_ = last_accuracy_;
-    }
+    if (kind == "eval" && l.contains("eval_accuracy"))
+      note({l["eval_accuracy"].get<double>(), l.value("step", std::int64_t{0})});
     if (kind != "step")
       continue;
     step_report r;
@@ -220,7 +233,7 @@ void run_record::resume(const std::vector<nlohmann::json>& lines) {
   generated_tokens_ = generated_before_;
 }
 
-nlohmann::ordered_json run_record::summary() const {
+nlohmann::ordered_json run_record::summary(double now) const {
   std::int64_t tokens = 0, weighted = 0, largest = 0;
   for (std::size_t i = 0; i < staleness_.size(); ++i) {
     tokens += staleness_[i];
@@ -229,8 +242,12 @@ nlohmann::ordered_json run_record::summary() const {
       largest = static_cast<std::int64_t>(i);
   }
   nlohmann::ordered_json out;
-  out["accuracy_before"] = first_accuracy_ ? nlohmann::ordered_json(*first_accuracy_) : nullptr;
-  out["accuracy_after"] = last_accuracy_ ? nlohmann::ordered_json(*last_accuracy_) : nullptr;
+  if (first_evaluation_)
+    out = {{"accuracy_before", first_evaluation_->accuracy},
+           {"accuracy_after", last_evaluation_->accuracy},
+           {"accuracy_after_step", last_evaluation_->step}};
+  else
+    out = {{"accuracy_before", nullptr}, {"accuracy_after", nullptr}, {"accuracy_after_step", nullptr}};
   out["eta"] = settings_.rollout.eta;
   out["staleness_max"] = largest;
   out["staleness_mean"] = tokens > 0 ? static_cast<double>(weighted) / static_cast<double>(tokens) : 0.0;
@@ -239,6 +256,8 @@ nlohmann::ordered_json run_record::summary() const {
   out["generated_tokens"] = generated_tokens_;
   out["trained_tokens"] = trained_tokens_;
   out["seed"] = settings_.seed;
+  out["wall_s"] = wall_s(now);
+  out["peak_rss_bytes"] = std::max(peak_before_, read_process_usage().peak_resident_bytes);
   return out;
 }
 

@@ -8,7 +8,6 @@
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
-#include "runtime/metrics/process.hpp"
 #include "runtime/model/torch_device.hpp"
 #include "runtime/report.hpp"
 #include "runtime/short_forms.hpp"
@@ -66,6 +65,7 @@ private:
   [[nodiscard]] std::string resuming_command() const;
   run_outcome train();
   run_outcome watch(stream& running, nlohmann::json& ledger);
+  [[nodiscard]] std::map<std::string, std::int64_t> node_peaks(std::int64_t own) const;
   void finish(const std::string& how, const nlohmann::json& ledger);
   [[nodiscard]] bool interrupted() const {
     return stop_ || (request_.interrupted && request_.interrupted());
@@ -85,6 +85,7 @@ private:
   run_record record_;
   std::shared_ptr<trainer::checkpoint_store> checkpoints_;
   std::optional<trainer::checkpoint> resumed_;
+  nlohmann::json earlier_summary_ = nlohmann::json::object(); ///< where a run goes on
   std::shared_ptr<prompt_source> source_;
   std::shared_ptr<const reward> judge_;
   std::shared_ptr<trainer::policy> policy_;
@@ -99,7 +100,7 @@ training_run::training_run(const run_request& request)
   : request_(request), options_(request.options), screen_(request.quiet),
     directory_(request.directory,
                request.resume ? run_directory::mode::resume : run_directory::mode::fresh),
-    monitor_(options_, directory_.path(), stream_now), record_(options_, directory_, screen_) {
+    monitor_(options_, directory_.path(), stream_now), record_(options_, directory_, screen_, began_) {
   log::set_level(options_.log.level);
   log::set_file(directory_.log_file());
   screen_.line("run directory: " + directory_.path().string());
@@ -131,6 +132,8 @@ void training_run::open_policy() {
     options_.tokenizer.alphabet = source_->alphabet();
   if (request_.resume) {
     resumed_ = checkpoints_->newest();
+    if (resumed_ && std::filesystem::exists(directory_.summary_file()))
+      earlier_summary_ = read_json_file(directory_.summary_file());
     if (resumed_)
       check_resumable();
     else
@@ -140,8 +143,7 @@ void training_run::open_policy() {
   if (options_.algorithm.snapshot.folder.empty())
     options_.algorithm.snapshot.folder = directory_.path() / "versions";
   if (resumed_) {
-    directory_.rewind_metrics(resumed_->at.value);
-    record_.resume(read_metrics(directory_.metrics_file()));
+    record_.resume(directory_.rewind_metrics(resumed_->at.value), earlier_summary_);
     policy_ = std::make_shared<trainer::policy>(
       trainer::policy::load(options_, resumed_->folder));
     screen_.line("going on from " + to_string(resumed_->at) + " in "
@@ -169,9 +171,7 @@ std::string training_run::resuming_command() const {
 
 /// What the ledger and the random streams of the first part depend on must not change under it.
 void training_run::check_resumable() const {
-  const auto summary = directory_.path() / "summary.json";
-  if (resumed_->at.value >= options_.run.steps && std::filesystem::exists(summary)
-      && read_json_file(summary).value("ended", "") == "done")
+  if (resumed_->at.value >= options_.run.steps && earlier_summary_.value("ended", "") == "done")
     throw user_error("--resume: the run in " + directory_.path().string() + " has done all its "
                      + std::to_string(resumed_->at.value) + " steps; set run.steps higher to go on");
   if (!std::filesystem::exists(directory_.config_file()))
@@ -343,15 +343,26 @@ run_outcome training_run::train() {
   return outcome;
 }
 
+/// The most memory of each node's process, this one's included: as the others told it last, each
+/// second, to this process, and to those before it that left a summary.
+std::map<std::string, std::int64_t> training_run::node_peaks(std::int64_t own) const {
+  using by_node = std::map<std::string, std::int64_t>;
+  auto out = monitor_.tree()->peak_memory();
+  out[options_.cluster.head()->name] = own;
+  for (const auto& [node, bytes] : earlier_summary_.value("node_peak_rss_bytes", by_node{}))
+    out[node] = std::max(out[node], bytes);
+  return out;
+}
+
 void training_run::finish(const std::string& how, const nlohmann::json& ledger) {
-  auto summary = record_.summary();
+  auto summary = record_.summary(stream_now());
   nlohmann::ordered_json rollouts;
   for (const char* state : {"admitted", "trained", "dropped", "filtered", "failed", "in_flight"})
     rollouts[state] = ledger.value(state, std::int64_t{0});
   summary["rollouts"] = rollouts;
   summary["reasons"] = ledger.value("reasons", nlohmann::json::object());
-  summary["wall_s"] = stream_now() - began_;
-  summary["peak_rss_bytes"] = read_process_usage().peak_resident_bytes;
+  if (cluster_)
+    summary["node_peak_rss_bytes"] = node_peaks(summary["peak_rss_bytes"]);
   auto here = options_; // of a cluster, what is in this process
   here.generator.count = workers_here(options_).generator;
   summary["predicted_peak_rss_bytes"] = trainer::total(trainer::run_memory(policy_->config(), here));
@@ -362,7 +373,7 @@ void training_run::finish(const std::string& how, const nlohmann::json& ledger) 
   if (how != "done")
     screen_.line(how + "; go on with: " + resuming_command());
   screen_.line(printed("%d steps in %.0f s; the report: ", static_cast<int>(record_.steps()),
-                       stream_now() - began_)
+                       summary["wall_s"].get<double>())
                + directory_.report_file().string());
 }
 

@@ -14,9 +14,9 @@
 //   "eval"    step, eval_accuracy; the first is before training, the last after
 //   "warmup"  step, loss, token_accuracy
 //
-// and summary.json: seconds, accuracy_before, accuracy_after, generated_tokens, trained_tokens,
-// peak_rss_bytes, ended ("done", "interrupted", …), ledger {admitted, trained, dropped, filtered,
-// failed, in_flight}. All of these may be missing.
+// and summary.json: accuracy_before, accuracy_after (of the last evaluation, at accuracy_after_step),
+// generated_tokens, trained_tokens, peak_rss_bytes, ended ("done", "interrupted", …), rollouts
+// {admitted, trained, dropped, filtered, failed, in_flight}. All of these may be missing.
 
 #include <nlohmann/json.hpp>
 

@@ -2,6 +2,7 @@
 
 #include "runtime/atomic_file.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -132,40 +133,47 @@ void run_directory::append_metrics(const nlohmann::ordered_json& line) {
   }
 }
 
-std::size_t run_directory::rewind_metrics(std::int64_t step) {
+run_directory::rewound_metrics run_directory::rewind_metrics(std::int64_t step) {
   metrics_.reset();
+  rewound_metrics out;
   if (!fs::exists(metrics_file()))
-    return 0;
+    return out;
   std::string kept;
-  std::size_t lines = 0;
-  for (const auto& line : read_metrics(metrics_file())) {
+  for (auto& line : read_metrics(metrics_file())) {
     const auto at = line.find("step");
     const auto counted = line.value("kind", "") != "warmup"; // that has steps of its own
-    if (counted && at != line.end() && at->is_number() && at->get<double>() > double(step))
+    if (counted && at != line.end() && at->is_number() && at->get<double>() > double(step)) {
+      out.dropped.push_back(std::move(line));
       continue;
+    }
     kept += line.dump(-1, ' ', false, lenient) + "\n";
-    ++lines;
+    out.kept.push_back(std::move(line));
   }
   write_file_atomically(metrics_file(), kept);
-  return lines;
+  return out;
 }
 
 std::vector<nlohmann::json> read_metrics(const fs::path& file) {
   const auto text = read_file(file);
   std::vector<nlohmann::json> out;
-  std::size_t number = 1;
+  std::size_t number = 1, first_damaged = 0, damaged = 0;
   for (std::size_t from = 0; from < text.size(); ++number) {
     const auto end = text.find('\n', from);
     if (end == std::string::npos)
       break; // torn: the process died while it was written
     auto line = nlohmann::json::parse(text.begin() + std::ptrdiff_t(from),
                                       text.begin() + std::ptrdiff_t(end), nullptr, false);
-    if (!line.is_object())
-      throw user_error(file.string() + ":" + std::to_string(number)
-                       + ": expected a JSON object on each line");
-    out.push_back(std::move(line));
+    if (line.is_object())
+      out.push_back(std::move(line));
+    else if (++damaged == 1)
+      first_damaged = number;
     from = end + 1;
   }
+  if (damaged > 0)
+    log::warning("metrics", file.string() + ":" + std::to_string(first_damaged)
+                              + ": is no JSON object (was its writing cut off?); it is left out"
+                              + (damaged == 1 ? "" : ", the first of " + std::to_string(damaged)
+                                                       + " such lines"));
   return out;
 }
 

@@ -50,9 +50,12 @@ public:
 
   /// Appends one line, in one write: a reader sees whole lines only. Not thread-safe.
   void append_metrics(const nlohmann::ordered_json& line);
-  /// For a resume: drops the lines whose "step" lies after `step`, and a torn last one, since
-  /// training goes on from there. Returns how many lines are left.
-  std::size_t rewind_metrics(std::int64_t step);
+  struct rewound_metrics {
+    std::vector<nlohmann::json> kept, dropped;
+  };
+  /// For a resume: drops the lines whose "step" lies after `step`, since training goes on from there,
+  /// and what is no whole line. Returns all that could be read.
+  rewound_metrics rewind_metrics(std::int64_t step);
 
 private:
   /// A file descriptor that is closed with its owner.
@@ -69,7 +72,8 @@ private:
   descriptor metrics_;
 };
 
-/// The lines of a metrics file; a torn last line is left out. \throws user_error
+/// The lines of a metrics file. A torn last one is left out, as it is while one is being written; so is
+/// any other that is no JSON object, with a warning. \throws user_error when it can't be read
 [[nodiscard]] std::vector<nlohmann::json> read_metrics(const std::filesystem::path& file);
 
 } // namespace millrace

@@ -439,7 +439,8 @@ inline const gauge seconds_since_progress{
 inline const gauge resident_memory{
   "process", "millrace_resident_memory_bytes", "bytes", "Memory of the process", "rss_bytes"};
 inline const gauge peak_memory{
-  "process", "millrace_peak_resident_memory_bytes", "bytes", "Its largest value so far"};
+  "process", "millrace_peak_resident_memory_bytes", "bytes", "Its largest value so far",
+  "peak_rss_bytes"};
 inline const counter cpu_time{
   "process", "millrace_cpu_seconds_total", "seconds", "Processor time of all threads"};
 inline const gauge uptime{"process", "millrace_uptime_seconds", "seconds", "Time since the start"};

@@ -1,5 +1,8 @@
 #include "runtime/metrics/node_tree.hpp"
 
+#include "runtime/metrics/catalogue.hpp"
+#include "runtime/metrics/lookup.hpp"
+
 #include <algorithm>
 
 namespace millrace {
@@ -12,13 +15,20 @@ void node_tree::expect(const std::string& node, double now) {
 void node_tree::update(const std::string& node, std::vector<actor_snapshot> actors, double now) {
   for (auto& a : actors)
     a.node = node;
+  const auto memory = static_cast<std::int64_t>(largest(actors, metrics::peak_memory));
   std::lock_guard lock(mutex_);
+  peaks_[node] = std::max(peaks_[node], memory);
   peers_[node] = {now, std::move(actors)};
 }
 
 void node_tree::forget(const std::string& node) {
   std::lock_guard lock(mutex_);
   peers_.erase(node);
+}
+
+std::map<std::string, std::int64_t> node_tree::peak_memory() const {
+  std::lock_guard lock(mutex_);
+  return peaks_;
 }
 
 std::vector<actor_snapshot> node_tree::all(double now) const {

@@ -2,6 +2,7 @@
 
 #include "runtime/metrics/board.hpp"
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,9 @@ public:
   /// Ages in the answers of other nodes go on from when they came. After `late_s` without an answer
   /// the node's process shows "no answer".
   [[nodiscard]] std::vector<actor_snapshot> all(double now) const;
+  /// The most memory, in bytes, that the process of each other node has told of, those that were
+  /// forgotten included.
+  [[nodiscard]] std::map<std::string, std::int64_t> peak_memory() const;
   [[nodiscard]] const std::shared_ptr<snapshot_board>& local() const { return local_; }
 
   static constexpr double late_s = 5;
@@ -39,6 +43,7 @@ private:
   std::shared_ptr<snapshot_board> local_;
   mutable std::mutex mutex_;
   std::map<std::string, peer> peers_;
+  std::map<std::string, std::int64_t> peaks_; ///< by node
 };
 
 } // namespace millrace

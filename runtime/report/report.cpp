@@ -143,9 +143,11 @@ public:
     const auto s = number(in_.summary, "accuracy_after");
     return std::isfinite(s) || evals.size() < 2 ? s : number(*evals.back(), "eval_accuracy");
   }
-  [[nodiscard]] double seconds() const {
-    const auto s = number(in_.summary, "seconds");
-    return std::isfinite(s) ? s : largest("time_s");
+  [[nodiscard]] double seconds() const { return largest("time_s"); }
+  /// "after training", unless training went on after the last evaluation: it was interrupted.
+  [[nodiscard]] std::string when_after() const {
+    const double at = number(in_.summary, "accuracy_after_step"), end = largest("step");
+    return at < end ? "after step " + format(at, number_style::whole) : "after training";
   }
 
   std::vector<const json*> steps, evals, warmup;
@@ -181,7 +183,7 @@ std::string tiles(const run_lines& run, const report_input& in) {
     out += tile("Held-out accuracy",
                 "<small>" + format(before, number_style::percent) + " →</small> "
                   + format(after, number_style::percent),
-                "before and after training", true);
+                "before and " + run.when_after(), true);
   else if (std::isfinite(before))
     out += tile("Held-out accuracy", format(before, number_style::percent), "before training", true);
   out += staleness_tile(run, in.config);
@@ -320,7 +322,7 @@ std::string section(const std::string& title, const std::string& charts) {
 // -- tables ----------------------------------------------------------------------------------------
 
 std::string ledger_table(const json& summary) {
-  const auto at = summary.find("ledger");
+  const auto at = summary.find("rollouts");
   if (at == summary.end() || !at->is_object())
     return {};
   const double admitted = number(*at, "admitted");

@@ -80,6 +80,7 @@ TEST_CASE("cluster: nodes that are killed and stopped come back, and every step 
   CHECK(up.ends() == 130);
   auto summary = read(run / "summary.json");
   CHECK(summary["staleness_max"] <= 2);
+  CHECK(summary["node_peak_rss_bytes"]["head"] == summary["peak_rss_bytes"]);
   check_accounts(summary, 16);
   CHECK(kill(up.node("gen0"), 0) != 0); // nobody is left behind
   CHECK(kill(up.node("gen1"), 0) != 0);
@@ -113,6 +114,25 @@ TEST_CASE("run: the whole process killed, --resume goes on from its newest check
   CHECK(done.ends() == 2);
   CHECK_THAT(done.said(), Catch::Contains("has done all its " + std::to_string(steps) + " steps"));
   CHECK(read(run / "summary.json") == summary);
+}
+
+TEST_CASE("run: a first Ctrl-C waits for the answer that is being judged, a second one for nothing") {
+  scratch_folder folder("millrace-test");
+  auto j = tiny_cluster(endless);
+  j.erase("cluster");
+  const auto judging = folder.path() / "judging";
+  j["reward"] = {{"kind", "program"},
+                 {"params", {{"command", {"sh", "-c", "touch " + judging.string() + "; exec sleep 600"}},
+                             {"timeout_s", 600}}}};
+  auto config = write(folder.path() / "c.json", j);
+  watched run({"run", config, "--run-dir", (folder.path() / "run").string()});
+  for (int i = 0; i < 600 && !fs::exists(judging); ++i)
+    usleep(100'000);
+  REQUIRE(fs::exists(judging));
+  run.signal(SIGINT);
+  CHECK(run.ends(2) == -1);
+  run.signal(SIGINT);
+  CHECK(run.ends() == 1); // by the signal itself
 }
 
 TEST_CASE("cluster: the trainer's node killed, --resume goes on from its newest checkpoint") {

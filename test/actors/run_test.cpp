@@ -106,6 +106,8 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   REQUIRE(a["rollouts"]["trained"] == b["rollouts"]["trained"]);
   REQUIRE(b["rollouts"]["admitted"] == sum_of_states(b["rollouts"]));
   REQUIRE(a["trained_tokens"] == b["trained_tokens"]);
+  REQUIRE(a["accuracy_after_step"] == s.run.steps);
+  REQUIRE(b["accuracy_after_step"] == s.run.steps);
 }
 
 TEST_CASE("run: one that is interrupted while a slow program judges the held-out answers ends then") {
@@ -137,6 +139,7 @@ TEST_CASE("run: staleness is used and bounded at η = 2, and the summary's sums 
   REQUIRE(j["rollouts"]["in_flight"].get<int>() <= 3 * 16);
   for (const char* file : {"config.json", "metrics.jsonl", "report.html", "log.txt"})
     REQUIRE(fs::exists(folder / "run" / file));
+  REQUIRE_THAT(bytes(folder / "run" / "report.html"), Catch::Contains("Every rollout is accounted for"));
 }
 
 TEST_CASE("run: generators, reward workers and the replay buffer may die; nothing is lost") {

@@ -145,18 +145,40 @@ TEST_CASE("a run directory in which nothing began isn't left behind") {
 TEST_CASE("metrics: whole lines, rewound at a resume") {
   scratch dir;
   run_directory run(dir.path() / "run", run_directory::mode::fresh);
-  REQUIRE(run.rewind_metrics(3) == 0);
+  REQUIRE(run.rewind_metrics(3).kept.empty());
   for (int step = 0; step < 10; ++step)
     run.append_metrics({{"step", step}, {"reward", step * 0.5}});
   std::ofstream(run.metrics_file(), std::ios::app) << R"({"step": 10, "rew)";
   REQUIRE(read_metrics(run.metrics_file()).size() == 10);
-  REQUIRE(run.rewind_metrics(6) == 7);
+  const auto rewound = run.rewind_metrics(6);
+  REQUIRE(rewound.kept.size() == 7);
+  REQUIRE(rewound.dropped.size() == 3);
   run.append_metrics({{"step", 7}, {"note", "bad \xff byte"}});
   const auto lines = read_metrics(run.metrics_file());
   REQUIRE(lines.size() == 8);
   REQUIRE(lines.back()["step"] == 7);
-  std::ofstream(run.metrics_file(), std::ios::app) << "[]\n";
-  REQUIRE(contains(error_of([&] { (void) read_metrics(run.metrics_file()); }), "metrics.jsonl:9:"));
+}
+
+TEST_CASE("metrics: damaged lines are left out, with a word on where, and gone after a resume") {
+  scratch dir;
+  run_directory run(dir.path() / "run", run_directory::mode::fresh);
+  std::vector<std::string> said;
+  log::set_screen([&](std::string_view line) { said.emplace_back(line); });
+  run.append_metrics({{"step", 1}});
+  std::ofstream(run.metrics_file(), std::ios::app) << "{\"step\": 2, \"re{\"step\": 3}\n[]\n";
+  run.append_metrics({{"step", 4}});
+  REQUIRE(read_metrics(run.metrics_file()).size() == 2);
+  REQUIRE(said.size() == 1);
+  REQUIRE(contains(said[0], run.metrics_file().string() + ":2: is no JSON object"));
+  REQUIRE(contains(said[0], "the first of 2 such lines"));
+  REQUIRE(run.rewind_metrics(4).kept.size() == 2);
+  run.append_metrics({{"step", 5}});
+  said.clear();
+  const auto lines = read_metrics(run.metrics_file());
+  log::set_screen({});
+  REQUIRE(lines.size() == 3);
+  REQUIRE(lines.back()["step"] == 5);
+  REQUIRE(said.empty());
 }
 
 TEST_CASE("a fresh run path has the configuration's name and the time") {

@@ -49,6 +49,14 @@ TEST_CASE("the report shows accuracy before and after, and needs nothing from ou
   REQUIRE(page.find("inf\"") == std::string::npos);
 }
 
+TEST_CASE("the report of an interrupted run says which step its last evaluation was after") {
+  auto in = run_of(50);
+  in.summary = {{"accuracy_before", 0.31}, {"accuracy_after", 0.95}, {"accuracy_after_step", 50}};
+  REQUIRE(make_report(in).find("before and after training") != std::string::npos);
+  in.summary["accuracy_after_step"] = 40;
+  REQUIRE(make_report(in).find("before and after step 40") != std::string::npos);
+}
+
 TEST_CASE("any input makes a page: none, one step, nulls, wrong types, wild numbers") {
   REQUIRE(make_report({}).find("No training step") != std::string::npos);
   REQUIRE(make_report(run_of(1)).find("<svg") != std::string::npos);
@@ -60,8 +68,8 @@ TEST_CASE("any input makes a page: none, one step, nulls, wrong types, wild numb
   in.lines.push_back({{"step", 8}, {"entropy", std::nextafter(1e300, 2e300)}, {"loss", 1e300}});
   in.lines.push_back({{"step", 9}, {"loss", std::nextafter(1e300, 2e300)}});
   in.lines.push_back({{"step", 5}, {"grad_norm", std::nan("")}, {"staleness", {nullptr, -1, 1e300}}});
-  in.summary = {{"ledger", {{"admitted", 10}, {"trained", 7}, {"failed", 2}}}, {"ended", 3},
-                {"seconds", 0}, {"generated_tokens", 5}};
+  in.summary = {{"rollouts", {{"admitted", 10}, {"trained", 7}, {"failed", 2}}}, {"ended", 3},
+                {"generated_tokens", 5}};
   in.config = json::array();
   const auto page = make_report(in);
   REQUIRE(page.find("The sums differ") != std::string::npos);

@@ -63,6 +63,18 @@ TEST_CASE("tree: other nodes as they answered, older by the second, forgotten wh
   CHECK(tree.all(21).size() == 1);
 }
 
+TEST_CASE("tree: the peak of each other node's memory is kept, whatever becomes of it") {
+  node_tree tree{std::make_shared<snapshot_board>()};
+  const auto tell = [&](const std::string& node, double bytes) {
+    tree.update(node, {{.kind = "process", .gauges = {{metrics::peak_memory.info().name, "", bytes}}}}, 1);
+  };
+  tell("b", 300);
+  tell("b", 200); // it was started again
+  tree.update("c", {}, 1);
+  tree.forget("b");
+  CHECK(tree.peak_memory() == std::map<std::string, std::int64_t>{{"b", 300}, {"c", 0}});
+}
+
 TEST_CASE("lookup: sums, means and merged histograms over actors") {
   snapshot_board board;
   auto a = board.add("generator", "generator-0", 0);
