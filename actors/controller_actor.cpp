@@ -271,7 +271,7 @@ void controller_state::send_scores(std::vector<score_request> requests) {
               w.outstanding -= static_cast<std::int64_t>(count);
           for (const auto& s : results.scores)
             if (s.failure.empty())
-              controller_->scored(s);
+              judged(s);
             else
               judging_failed(s.id, s.failure);
           flush();
@@ -290,6 +290,11 @@ void controller_state::send_scores(std::vector<score_request> requests) {
   }
 }
 
+void controller_state::judged(const score& s) {
+  failures_in_a_row_ = 0;
+  controller_->scored(s);
+}
+
 /// The ledger is read when a run has ended: one in which nothing can be judged says so before.
 void controller_state::judging_failed(rollout_id id, const std::string& reason) {
   if (++judging_failures_ == next_told_failure_) {
@@ -298,6 +303,9 @@ void controller_state::judging_failed(rollout_id id, const std::string& reason) 
       options_.warn("judging has failed " + std::to_string(judging_failures_)
                     + " times so far; the last time: " + reason);
   }
+  if (++failures_in_a_row_ == options_.max_failures_in_a_row && options_.give_up)
+    options_.give_up("no answer can be judged: " + std::to_string(failures_in_a_row_)
+                     + " failed in a row; the last one: " + reason);
   controller_->scoring_failed(id, reason);
 }
 

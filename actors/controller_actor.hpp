@@ -20,6 +20,11 @@ struct controller_actor_options {
   std::function<void(const rollout_controller&)> observe;
   /// Is told why answers can't be judged: the 10th time, the 100th, … Empty: nobody is.
   std::function<void(const std::string&)> warn;
+  /// Judgings that may fail with none in between that doesn't. One that answers one in ten never comes
+  /// to it (0.9^300); one that is broken does in seconds, or once its time-outs have added up.
+  std::int64_t max_failures_in_a_row = 300;
+  /// Is told, once, that so many did, and why the last one: nothing would ever be trained. May be empty.
+  std::function<void(const std::string&)> give_up;
 };
 
 /// Shell of the rollout_controller: turns its actions into requests, and lost requests into events.
@@ -54,6 +59,7 @@ private:
   void send_assignments(std::vector<controller_actions::assignment> assignments);
   void hand_out(std::size_t generator, assign_tasks tasks);
   void send_scores(std::vector<score_request> requests);
+  void judged(const score& s);
   void judging_failed(rollout_id id, const std::string& reason);
   void reward_worker_lost(const caf::actor_addr& gone);
   /// Takes a question off its worker's list; false when it was off already.
@@ -74,7 +80,7 @@ private:
   std::vector<caf::actor> generators_; ///< by the controller's index
   std::vector<reward_worker> rewards_;
   std::uint64_t questions_ = 0; ///< asked of reward workers so far
-  std::int64_t judging_failures_ = 0, next_told_failure_ = 10;
+  std::int64_t judging_failures_ = 0, next_told_failure_ = 10, failures_in_a_row_ = 0;
   std::vector<score_request> unsent_scores_; ///< while no reward worker is up
   std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
   caf::actor replay_;

@@ -6,6 +6,7 @@
 #include "rollout/tokenized_feed.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/weight_transfer.hpp"
+#include "runtime/readable_text.hpp"
 
 #include <algorithm>
 
@@ -48,6 +49,7 @@ void evaluation::begin(version v) {
                      + std::to_string(settings_.sampling.max_tokens) + " tokens in the model's "
                      "context; lower sampling.max_tokens, or hold out more prompts");
   engine_->drain();
+  finished_.clear();
   engine_->install({installs_++});
   sums_ = {.v = v};
   expected_ = prompts_.size() * static_cast<std::size_t>(settings_.eval.samples);
@@ -60,20 +62,28 @@ void evaluation::begin(version v) {
     }
 }
 
-bool evaluation::step(const std::function<bool()>& stop) {
-  for (const auto& r : engine_->step()) {
-    if (stop && stop()) {
-      engine_->drain();
-      return false;
-    }
-    auto v = judge_->judge(prompts_[static_cast<std::size_t>(r.id.group)].question, r.text, r.finish);
-    sums_.answers += 1;
-    sums_.accuracy += v.correct ? 1 : 0;
-    sums_.reward_mean += v.reward;
-    sums_.length_mean += r.generated();
-    sums_.truncated += r.finish == finish_reason::length ? 1 : 0;
+bool evaluation::step() {
+  if (finished_.empty()) {
+    for (auto& r : engine_->step())
+      finished_.push_back(std::move(r));
+  } else {
+    judge(finished_.front());
+    finished_.pop_front();
   }
-  return engine_->running() + engine_->waiting() > 0;
+  return !finished_.empty() || engine_->running() + engine_->waiting() > 0;
+}
+
+void evaluation::judge(const rollout& r) {
+  auto v = judge_->judge(prompts_[static_cast<std::size_t>(r.id.group)].question, r.text, r.finish);
+  sums_.answers += 1;
+  sums_.accuracy += v.correct ? 1 : 0;
+  sums_.reward_mean += v.reward;
+  sums_.length_mean += r.generated();
+  sums_.truncated += r.finish == finish_reason::length ? 1 : 0;
+  if (!v.failure.empty()) {
+    sums_.not_judged += 1;
+    sums_.failure = readable(v.failure, 1000); // of a plugin, it may be
+  }
 }
 
 evaluation_report evaluation::report() const {
@@ -95,8 +105,9 @@ evaluation_report evaluation::run(version v, std::span<const tensor_view> weight
                                   const std::function<bool()>& stop) {
   model::transfer_weights(weights, engine_->staging());
   begin(v);
-  while (step(stop)) {
-  }
+  for (bool more = true; more && !(stop && stop());)
+    more = step();
+  engine_->drain(); // of what was stopped
   return report();
 }
 

@@ -9,7 +9,8 @@
 namespace millrace {
 
 /// Evaluates some versions on held-out prompts while training goes on. Takes weights like a
-/// generator does, through a receiver of its own; works a decode step at a time.
+/// generator does, through a receiver of its own; works a decode step, or an
+/// answer to judge, at a time.
 /// Takes weights_ready, answered when the evaluation is done. Sends evaluation_report to `recorder`.
 class evaluator_state {
 public:

@@ -1,6 +1,7 @@
 #include "actors/run_record.hpp"
 
 #include "runtime/clock.hpp"
+#include "runtime/log.hpp"
 #include "runtime/metrics/process.hpp"
 #include "runtime/short_forms.hpp"
 
@@ -187,10 +188,17 @@ void run_record::evaluated(const evaluation_report& report, std::string_view whe
          {"reward_mean", report.reward_mean},
          {"length_mean", report.length_mean},
          {"truncated", report.truncated},
-         {"answers", report.answers}},
+         {"answers", report.answers},
+         {"not_judged", report.not_judged}},
         "eval");
   screen_.line(printed("held-out accuracy %.3f  (%lld answers, %s)", report.accuracy,
                        static_cast<long long>(report.answers), std::string(when).c_str()));
+  if (report.not_judged > 0)
+    log::warning("evaluation", printed("%lld of %lld answers could not be judged, and count as wrong; "
+                                       "the last one: ",
+                                       static_cast<long long>(report.not_judged),
+                                       static_cast<long long>(report.answers))
+                                 + report.failure);
 }
 
 void run_record::warmed_up(std::int64_t step, const std::map<std::string, double>& values) {

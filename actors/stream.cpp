@@ -131,6 +131,10 @@ child_spec stream::controller_spec() {
   c.sampling.seed = s.seed;
   o.reward_timeout_s = s.reward.timeout_s;
   o.warn = [](const std::string& text) { log::warning("reward", text); };
+  // Not by its death: the ledger's sums are in the summary.
+  o.give_up = [owner = caf::actor{self_}](const std::string& why) {
+    caf::anon_send(owner, failed_atom::value, why);
+  };
   return {"controller", "controller",
           [this, o](caf::event_based_actor* parent) {
             handles_.controller = parent->spawn(controller_actor, o, parts_.feed);

@@ -103,17 +103,19 @@ TEST_CASE("reward worker: one that is drained judges what it has, in order") {
   self->wait_for(worker);
 }
 
-TEST_CASE("controller: says why nothing can be judged, ever more seldom") {
+TEST_CASE("controller: says why nothing can be judged, ever more seldom, and once that it gives up") {
   stream_config config;
   caf::actor_system system{config};
   caf::scoped_actor self{system};
-  std::vector<std::string> told; // by the controller, until it has ended
+  std::vector<std::string> told, given_up; // by the controller, until it has ended
   auto totals = nlohmann::json::object();
   controller_actor_options o;
   o.controller.limits = {64, 20, 1};
   o.controller.group_size = 2;
   o.controller.max_attempts = 2;
   o.warn = [&](const std::string& text) { told.push_back(text); };
+  o.max_failures_in_a_row = 70;
+  o.give_up = [&](const std::string& text) { given_up.push_back(text); };
   auto controller = self->spawn(controller_actor, o, std::make_shared<endless_feed>());
   std::string log; // of the worker, until it has ended
   log::set_screen([&](std::string_view line) { log += line; });
@@ -150,4 +152,6 @@ TEST_CASE("controller: says why nothing can be judged, ever more seldom") {
   REQUIRE(told.size() <= 3);
   REQUIRE_THAT(told[0], Contains("failed 10 times") && Contains("judge.py: \xEF\xBF\xBD"));
   REQUIRE_THAT(told[1], Contains("failed 100 times"));
+  REQUIRE(given_up.size() == 1);
+  REQUIRE_THAT(given_up[0], Contains("70 failed in a row") && Contains("judge.py: \xEF\xBF\xBD"));
 }

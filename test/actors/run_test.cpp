@@ -124,6 +124,24 @@ TEST_CASE("run: one that is interrupted while a slow program judges the held-out
   REQUIRE(since() < test::patience);
 }
 
+TEST_CASE("run: one in which no answer can be judged ends, and says why") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.run.steps = 1'000'000;
+  s.reward.kind = "program";
+  s.reward.params = {{"command", {"false"}}};
+  REQUIRE_THROWS_WITH(run_training({.options = s, .directory = folder / "run", .quiet = true}),
+                      Catch::Contains("no answer can be judged: 300 failed in a row")
+                        && Catch::Contains("program false"));
+  auto j = summary(folder / "run");
+  REQUIRE(j["ended"] == "failed");
+  REQUIRE(j["steps"] == 0);
+  REQUIRE(j["rollouts"]["failed"] > 0);
+  REQUIRE(j["rollouts"]["admitted"] == sum_of_states(j["rollouts"]));
+  const auto lines = read_metrics(folder / "run" / "metrics.jsonl");
+  REQUIRE(lines.back()["not_judged"] == lines.back()["answers"]);
+}
+
 TEST_CASE("run: staleness is used and bounded at η = 2, and the summary's sums hold") {
   temporary_folder folder;
   auto s = tiny();

@@ -145,6 +145,21 @@ TEST_CASE("controller: beyond its attempts a rollout fails and its group is clos
   CHECK(a.assign.size() == 2); // refunded: the next prompt takes their place
 }
 
+TEST_CASE("ledger: however many reasons there are, it keeps a bounded number, and every count") {
+  ledger l;
+  for (std::int64_t i = 0; i < 5000; ++i) {
+    l.admit({i, 0});
+    l.move({i, 0}, failed, "judge.py: error " + std::to_string(i));
+    l.forget(i);
+  }
+  std::int64_t sum = 0;
+  for (const auto& [reason, count] : l.totals().reasons)
+    sum += count;
+  CHECK(sum == 5000);
+  CHECK(l.totals().reasons.size() <= 510);
+  CHECK(l.totals().reasons.at("failed: other") >= 4490);
+}
+
 TEST_CASE("controller: second copies of every event change nothing") {
   counting_feed feed;
   rollout_controller c(options(2, 1, 1), feed);
