@@ -2,6 +2,7 @@
 
 #include "actors/shell.hpp"
 #include "runtime/error.hpp"
+#include "runtime/log.hpp"
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/old_logit_question.hpp"
 
@@ -210,7 +211,11 @@ void trainer_state::train(const train_batch& batch, double waited) {
   self_->request(peers_.worker, within(options_.step_timeout_s), batch)
     .then(
       [this, waited](train_result& result) {
-        result.report.values["trainer_wait_s"] = waited;
+        auto& values = result.report.values;
+        values["trainer_wait_s"] = waited;
+        if (auto warning = drift_.look(values))
+          log::warning("trainer", *warning);
+        values["off_policy"] = drift_.apart() ? 1 : 0;
         ensure(result.report.published == v_.next(),
                [&] { return "the worker went from " + to_string(v_) + " to "
                             + to_string(result.report.published); });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "actors/drift_watch.hpp"
 #include "actors/introspection.hpp"
 
 #include <functional>
@@ -88,6 +89,7 @@ private:
   caf::event_based_actor* self_;
   trainer_options options_;
   trainer_peers peers_;
+  drift_watch drift_;
   version v_{0};
   presence seen_;
   double asked_at_ = 0;

@@ -227,6 +227,10 @@ inline const gauge entropy{
 inline const gauge effective_sample_size{
   "trainer", "millrace_effective_sample_size_ratio", "ratio",
   "(sum w)^2 / (N sum w^2) of the importance weights between trainer and generator", "ess"};
+inline const gauge off_policy{
+  "trainer", "millrace_off_policy", "boolean",
+  "1 while trainer and generators have drifted apart: for several steps in a row the effective sample "
+  "size was low, or masks or clips took out most tokens", "off_policy"};
 inline const gauge kl_infer_train{
   "trainer", "millrace_kl_infer_train_nats", "nats",
   "KL divergence of the generator's policy from the trainer's, at trained tokens", "kl_infer_train"};
