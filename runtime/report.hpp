@@ -9,14 +9,15 @@
 //             generated_tokens_per_s, trained_tokens_per_s, generator_idle, trainer_idle, bubble,
 //             kl_infer_train, kl_reference, entropy, grad_norm, clip_fraction_positive,
 //             clip_fraction_negative, mask_fraction, ess, loss, learning_rate, length_mean,
-//             truncated, outstanding, replay_depth;
+//             truncated;
 //             staleness: [trained tokens of staleness 0, 1, …]; pause_s: mean pause of weight swaps
 //   "eval"    step, eval_accuracy; the first is before training, the last after
 //   "warmup"  step, loss, token_accuracy
 //
 // and summary.json: accuracy_before, accuracy_after (of the last evaluation, at accuracy_after_step),
 // generated_tokens, trained_tokens, peak_rss_bytes, ended ("done", "interrupted", …), rollouts
-// {admitted, trained, dropped, filtered, failed, in_flight}. All of these may be missing.
+// {admitted, trained, dropped, filtered, failed, in_flight}, reasons {state: {reason: rollouts}}. All
+// of these may be missing.
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,7 @@
 #include "runtime/report/chart.hpp"
 
+#include "runtime/short_forms.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -125,23 +127,35 @@ std::string path(const std::vector<point>& points, const scale& x, const scale& 
   return d;
 }
 
-std::string band(const series& s, const scale& x, const scale& y) {
+/// The upper and the lower edge of the band around a curve.
+struct band_edges {
+  std::vector<point> upper, lower;
+};
+
+band_edges edges_of(const series& s) {
   std::vector<point> middle = s.points, spread;
-  for (std::size_t i = 0; i < s.points.size(); ++i)
+  for (std::size_t i = 0; i < s.spread.size(); ++i)
     spread.push_back({s.points[i].x, s.spread[i]});
   if (s.smooth) {
     middle = smoothed(middle);
     spread = smoothed(spread);
   }
+  band_edges out;
+  for (std::size_t i = 0; i < spread.size(); ++i)
+    if (std::isfinite(middle[i].y) && std::isfinite(spread[i].y)) {
+      out.upper.push_back({middle[i].x, middle[i].y + spread[i].y});
+      out.lower.push_back({middle[i].x, middle[i].y - spread[i].y});
+    }
+  return out;
+}
+
+std::string band(const series& s, const scale& x, const scale& y) {
+  const auto edges = edges_of(s);
   std::string there, back;
-  for (std::size_t i = 0; i < middle.size(); ++i) {
-    const auto& p = middle[i];
-    if (!std::isfinite(p.y) || !std::isfinite(spread[i].y))
-      continue;
-    const auto at = px(x(p.x)) + " ";
-    const auto limit = [&](double v) { return px(std::clamp(y(v), top, height - bottom)); };
-    there += (there.empty() ? "M" : "L") + at + limit(p.y + spread[i].y);
-    back = "L" + at + limit(p.y - spread[i].y) + back;
+  for (std::size_t i = 0; i < edges.upper.size(); ++i) {
+    const auto at = px(x(edges.upper[i].x)) + " ";
+    there += (there.empty() ? "M" : "L") + at + px(y(edges.upper[i].y));
+    back = "L" + at + px(y(edges.lower[i].y)) + back;
   }
   return there.empty() ? std::string{}
                        : "<path class=band style=\"--c:var(--c" + std::to_string(s.colour) + ")\" d=\""
@@ -174,6 +188,7 @@ std::string axes(const scale& x, const scale& y, number_style style) {
     out += "<text class=tick text-anchor=end x=" + px(left - 8) + " y=" + px(y(t) + 3.5) + ">"
            + format(t, style) + "</text>";
   }
+  out += "<text class=tick text-anchor=end x=" + px(left - 8) + " y=" + px(height - 7) + ">step</text>";
   for (double t : ticks(x.low, x.high, 6, true))
     out += "<text class=tick text-anchor=middle x=" + px(x(t)) + " y=" + px(height - 7) + ">"
            + format(t, number_style::whole) + "</text>";
@@ -205,9 +220,12 @@ struct extent {
 
 scale y_scale(const chart& c, const std::vector<series>& curves) {
   extent e;
-  for (const auto& s : curves)
-    for (const auto& p : s.points)
-      e.add(p.y);
+  for (const auto& s : curves) {
+    const auto edges = edges_of(s);
+    for (const auto* points : {&s.points, &edges.upper, &edges.lower})
+      for (const auto& p : *points)
+        e.add(p.y);
+  }
   for (const auto& r : c.references)
     e.add(r.y);
   if (c.from_zero)
@@ -244,7 +262,7 @@ std::string legend(const std::vector<series>& curves, number_style style) {
 /// What the page's script needs to tell values under the pointer.
 std::string hover_data(const std::vector<series>& curves, const scale& x, number_style style) {
   std::string out = "{\"style\":\"";
-  out += style == number_style::percent ? "percent" : "plain";
+  out += style == number_style::percent ? "percent" : style == number_style::seconds ? "seconds" : "plain";
   out += "\",\"x\":[" + fixed(x.low, 3) + "," + fixed(x.high, 3) + "],\"series\":[";
   for (std::size_t k = 0; k < curves.size(); ++k) {
     out += (k ? ",{\"name\":\"" : "{\"name\":\"") + curves[k].name + "\",\"c\":"
@@ -335,6 +353,8 @@ std::string draw(const bar_chart& c) {
 std::string format(double x, number_style style) {
   if (!std::isfinite(x))
     return "–";
+  if (style == number_style::seconds)
+    return x == 0 ? "0" : short_duration(x);
   if (style == number_style::percent) {
     const double p = x * 100;
     const double size = std::abs(p);

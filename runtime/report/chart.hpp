@@ -10,7 +10,7 @@
 namespace millrace::report {
 
 /// How numbers of an axis are written.
-enum class number_style : std::uint8_t { plain, percent, whole };
+enum class number_style : std::uint8_t { plain, percent, whole, seconds };
 
 struct point {
   double x = 0;
@@ -59,7 +59,7 @@ struct bar_chart {
 [[nodiscard]] std::string draw(const chart& c);
 [[nodiscard]] std::string draw(const bar_chart& c);
 
-/// "12.3k", "0.042", "37%".
+/// "12.3k", "0.042", "37%", "120 µs".
 [[nodiscard]] std::string format(double x, number_style style = number_style::plain);
 /// For text in HTML and in quoted attributes.
 [[nodiscard]] std::string escape(std::string_view text);

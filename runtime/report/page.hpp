@@ -57,9 +57,11 @@ box-shadow:0 6px 22px rgba(0,0,0,.14);z-index:2;font-variant-numeric:tabular-num
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 td{padding:6px 0;border-top:1px solid var(--rule)}tr:first-child td{border-top:0}
 td:last-child{text-align:right;font-weight:600}td span{color:var(--faint);font-weight:400}
+.why td{padding:2px 0;border-top:0;color:var(--soft);font-weight:400}.why td:first-child{padding-left:22px}
 details summary{cursor:pointer;font-weight:600}
 pre{overflow:auto;max-height:520px;margin:14px 0 0;font:12.5px/1.55 ui-monospace,"SF Mono",Menlo,
 Consolas,monospace;color:var(--soft)}
+@media(max-width:560px){main{padding:28px 14px 48px}.grid svg text{font-size:17px}figure{padding:14px 12px 10px}}
 footer{margin-top:34px;color:var(--faint);font-size:13px}
 @media print{body{background:#fff}.tile,figure,.panel{break-inside:avoid}}
 )css";
@@ -67,6 +69,7 @@ footer{margin-top:34px;color:var(--faint);font-size:13px}
 inline constexpr const char* script = R"js(
 const L=48,R=14,W=600,T=12,B=26,H=230;
 const num=(v,s)=>s==='percent'?(v*100).toFixed(Math.abs(v)<.1?2:1)+'%':
+  s==='seconds'?(v<1e-3?(v*1e6).toFixed(0)+' µs':v<1?(v*1e3).toFixed(v<.01?1:0)+' ms':v.toFixed(1)+' s'):
   Math.abs(v)>=1e4?(v/1e3).toFixed(1)+'k':String(+v.toPrecision(4));
 for(const f of document.querySelectorAll('figure[data-chart]')){
   const d=JSON.parse(f.dataset.chart),svg=f.querySelector('svg'),cross=f.querySelector('.cross');

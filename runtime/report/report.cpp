@@ -247,7 +247,7 @@ std::string learning_charts(const run_lines& run, const json& config) {
     = draw(chart{"Accuracy", "Held-out prompts, and the training batches as they were sampled",
                  {run.eval("held out", 2), run.smooth("training", "accuracy", 1)}, {},
                  number_style::percent, true, 1});
-  out += draw(chart{"Reward", "Of the rollouts in each batch; the band is one standard deviation",
+  out += draw(chart{"Reward", "Of the rollouts in each batch: mean, and ± one standard deviation",
                     {reward}});
   out += draw(staleness);
   const auto counts = run.staleness();
@@ -272,11 +272,8 @@ std::string stream_charts(const run_lines& run) {
                     {run.smooth("generators", "generator_idle", 1),
                      run.smooth("trainer", "trainer_idle", 2),
                      run.smooth("bubble", "bubble", 3)}, {}, percent});
-  out += draw(chart{"In the stream", "Rollouts",
-                    {run.step("outstanding", "outstanding", 1),
-                     run.step("waiting in replay", "replay_depth", 2)}});
-  out += draw(chart{"Pause of a weight swap", "Seconds in which a generator decoded nothing",
-                    {run.smooth("swap and re-prefill", "pause_s", 1)}});
+  out += draw(chart{"Pause of a weight swap", "Time in which a generator decoded nothing",
+                    {run.smooth("swap and re-prefill", "pause_s", 1)}, {}, number_style::seconds});
   out += draw(chart{"Answer length", "Mean generated tokens",
                     {run.smooth("tokens", "length_mean", 1)}});
   out += draw(chart{"Truncated answers", "Share that ran into the token limit",
@@ -284,11 +281,14 @@ std::string stream_charts(const run_lines& run) {
   return out;
 }
 
-std::string policy_charts(const run_lines& run) {
+std::string policy_charts(const run_lines& run, const json& config) {
   const auto percent = number_style::percent;
-  auto out = draw(chart{"KL divergence", "Nats per trained token",
-                        {run.smooth("generator from trainer", "kl_infer_train", 1),
-                         run.smooth("from the reference", "kl_reference", 2)}});
+  chart kl{"KL divergence", "Nats per trained token",
+           {run.smooth("generator from trainer", "kl_infer_train", 1)}};
+  const json::json_pointer reference("/algorithm/kl/reference");
+  if (config.contains(reference) && config.at(reference) != "none")
+    kl.curves.push_back(run.smooth("from the reference", "kl_reference", 2));
+  auto out = draw(kl);
   out += draw(chart{"Entropy", "Nats, of the policy at trained tokens",
                     {run.smooth("entropy", "entropy", 1)}});
   out += draw(chart{"Gradient norm", "Before clipping", {run.smooth("norm", "grad_norm", 1)}});
@@ -321,6 +321,26 @@ std::string section(const std::string& title, const std::string& charts) {
 
 // -- tables ----------------------------------------------------------------------------------------
 
+/// Why rollouts ended in a state, the most frequent first: texts of programs and plugins are among the
+/// reasons, so there may be many.
+std::string reason_rows(const json& summary, const std::string& state) {
+  constexpr std::size_t most = 8;
+  std::vector<std::pair<double, std::string>> reasons;
+  if (const auto at = summary.find("reasons"); at != summary.end() && at->is_object())
+    for (const auto& [reason, n] : at->items())
+      if (reason.starts_with(state + ": ") && n.is_number())
+        reasons.emplace_back(-n.get<double>(), reason.substr(state.size() + 2));
+  std::sort(reasons.begin(), reasons.end());
+  std::string out;
+  for (std::size_t i = 0; i < std::min(most, reasons.size()); ++i)
+    out += "<tr class=why><td>" + escape(reasons[i].second) + "</td><td>" + count(-reasons[i].first)
+           + "</td></tr>";
+  if (reasons.size() > most)
+    out += "<tr class=why><td>" + std::to_string(reasons.size() - most)
+           + " more reasons, in summary.json</td><td></td></tr>";
+  return out;
+}
+
 std::string ledger_table(const json& summary) {
   const auto at = summary.find("rollouts");
   if (at == summary.end() || !at->is_object())
@@ -335,7 +355,7 @@ std::string ledger_table(const json& summary) {
     ended += n;
     rows += "<tr><td>" + std::string(state == std::string_view("in_flight") ? "in flight" : state)
             + "</td><td><span>" + format(admitted > 0 ? n / admitted : none, number_style::percent)
-            + "&emsp;</span>" + count(n) + "</td></tr>";
+            + "&emsp;</span>" + count(n) + "</td></tr>" + reason_rows(summary, state);
   }
   const auto verdict = ended == admitted ? "Every rollout is accounted for."
                                          : "The sums differ: this is a bug, report it.";
@@ -355,7 +375,7 @@ std::string make_report(const report_input& input) {
   out += heading(run, input) + tiles(run, input);
   out += section("Learning", learning_charts(run, input.config));
   out += section("The stream", stream_charts(run));
-  out += section("The policy", policy_charts(run));
+  out += section("The policy", policy_charts(run, input.config));
   out += section("Warm-up", warmup_charts(run));
   if (run.steps.empty())
     out += "<div class=panel>No training step has been recorded.</div>\n";

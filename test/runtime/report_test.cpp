@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <regex>
 #include <unistd.h>
 
 using namespace millrace;
@@ -69,10 +70,51 @@ TEST_CASE("any input makes a page: none, one step, nulls, wrong types, wild numb
   in.lines.push_back({{"step", 9}, {"loss", std::nextafter(1e300, 2e300)}});
   in.lines.push_back({{"step", 5}, {"grad_norm", std::nan("")}, {"staleness", {nullptr, -1, 1e300}}});
   in.summary = {{"rollouts", {{"admitted", 10}, {"trained", 7}, {"failed", 2}}}, {"ended", 3},
-                {"generated_tokens", 5}};
+                {"reasons", {{"failed: x", "many"}}}, {"generated_tokens", 5}};
   in.config = json::array();
   const auto page = make_report(in);
   REQUIRE(page.find("The sums differ") != std::string::npos);
+}
+
+TEST_CASE("the report tells what became of every rollout, and why") {
+  auto in = run_of(3);
+  in.summary = {{"rollouts", {{"admitted", 5000}, {"trained", 4000}, {"dropped", 990}, {"in_flight", 10}}},
+                {"reasons", {{"dropped: stale", 3}}}};
+  for (int i = 0; i < 10; ++i)
+    in.summary["reasons"]["dropped: odd <" + std::to_string(i) + ">"] = 10 + i;
+  const auto page = make_report(in);
+  REQUIRE(page.find("Every rollout is accounted for") != std::string::npos);
+  REQUIRE(page.find("4,000") != std::string::npos);
+  REQUIRE(page.find("odd &lt;9&gt;</td><td>19</td>") < page.find("odd &lt;2&gt;</td><td>12</td>"));
+  REQUIRE(page.find("odd &lt;1&gt;") == std::string::npos);
+  REQUIRE(page.find("3 more reasons") != std::string::npos);
+}
+
+TEST_CASE("the band around the reward is within the axes") {
+  const auto page = make_report(run_of(50)); // 0.5 ± 0.4: to 0.9
+  const auto reward = page.substr(page.find(">Reward<"));
+  std::smatch band;
+  REQUIRE(std::regex_search(reward, band, std::regex("class=band[^>]* d=\"([^\"]*)\"")));
+  const auto points = band[1].str();
+  const std::regex point("[ML][0-9.]+ (-?[0-9.]+)");
+  int n = 0;
+  for (std::sregex_iterator at(points.begin(), points.end(), point), end; at != end; ++at, ++n) {
+    const auto y = std::stod((*at)[1]);
+    REQUIRE(y > 12); // below the top, and not pressed against it
+    REQUIRE(y <= 204);
+  }
+  REQUIRE(n == 100);
+}
+
+TEST_CASE("the KL from a reference is shown only where there is one") {
+  auto in = run_of(3);
+  for (auto& line : in.lines)
+    line["kl_infer_train"] = line["kl_reference"] = 0.0;
+  REQUIRE(make_report(in).find("from the reference") == std::string::npos);
+  in.config["algorithm"]["kl"]["reference"] = "none";
+  REQUIRE(make_report(in).find("from the reference") == std::string::npos);
+  in.config["algorithm"]["kl"]["reference"] = "frozen";
+  REQUIRE(make_report(in).find("from the reference") != std::string::npos);
 }
 
 TEST_CASE("text from outside can't become markup") {
@@ -128,5 +170,7 @@ TEST_CASE("numbers as people write them") {
   CHECK(format(0.948, number_style::percent) == "94.8%");
   CHECK(format(1, number_style::percent) == "100%");
   CHECK(format(0.001, number_style::percent) == "0.1%");
+  CHECK(format(0.00012, number_style::seconds) == "120 µs");
+  CHECK(format(0, number_style::seconds) == "0");
   CHECK(format(std::nan("")) == "–");
 }
