@@ -6,10 +6,12 @@
 #include "runtime/metrics/catalogue.hpp"
 #include "runtime/metrics/exposition.hpp"
 #include "runtime/metrics/lookup.hpp"
+#include "runtime/natural_order.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <tuple>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -37,6 +39,24 @@ std::string_view host_of(std::string_view header) {
   if (header.starts_with('['))
     return header.substr(0, std::min(header.find(']') + 1, header.size()));
   return header.substr(0, header.rfind(':'));
+}
+
+/// As the stream goes; of one kind this node's first, then by node and name.
+void sort_along_the_stream(std::vector<actor_snapshot>& actors, std::string_view this_node) {
+  static constexpr std::string_view order[] = {
+    "process", "supervisor", "controller", "generator",    "receiver",  "reward",
+    "replay",  "old_logits", "trainer",    "train_worker", "publisher", "evaluator", "recorder"};
+  auto rank = [](const actor_snapshot& a) {
+    return std::find(std::begin(order), std::end(order), a.kind) - std::begin(order);
+  };
+  std::sort(actors.begin(), actors.end(), [&](const actor_snapshot& a, const actor_snapshot& b) {
+    if (a.kind != b.kind)
+      return std::tuple(rank(a), std::string_view(a.kind))
+             < std::tuple(rank(b), std::string_view(b.kind));
+    if (a.node != b.node)
+      return a.node == this_node || (b.node != this_node && natural_order(a.node, b.node) < 0);
+    return natural_order(a.name, b.name) < 0;
+  });
 }
 
 nlohmann::ordered_json to_json(const stall_report& s) {
@@ -91,6 +111,11 @@ monitor::~monitor() {
   server_.reset();
   std::error_code ignored;
   std::filesystem::remove(directory_ / "monitor.json", ignored);
+}
+
+std::int64_t monitor::step() const {
+  std::lock_guard lock(mutex_);
+  return step_;
 }
 
 std::string monitor::url() const {
@@ -205,8 +230,10 @@ nlohmann::ordered_json monitor::introspect() {
                     {"steps", r.steps}};
     out["stall"] = stall_ ? to_json(*stall_) : nlohmann::ordered_json(nullptr);
   }
+  auto sorted = tree_->all(now);
+  sort_along_the_stream(sorted, board()->node());
   auto& actors = out["actors"] = nlohmann::ordered_json::array();
-  for (const auto& a : tree_->all(now))
+  for (const auto& a : sorted)
     actors.push_back(millrace::to_json(a));
   return out;
 }

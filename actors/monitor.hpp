@@ -45,6 +45,8 @@ public:
   [[nodiscard]] const std::shared_ptr<node_tree>& tree() const { return tree_; }
   /// What the program is at, for those who watch: "warm-up", "training".
   void stage(std::string_view what) { process_.stage(what, now_()); }
+  /// The training step that the run is at, as last seen.
+  [[nodiscard]] std::int64_t step() const;
   /// "http://127.0.0.1:41234/", or empty when it does not listen.
   [[nodiscard]] std::string url() const;
 
@@ -65,7 +67,7 @@ private:
   double began_;
   std::shared_ptr<node_tree> tree_;
   process_presence process_;
-  std::mutex mutex_; ///< guards the next four
+  mutable std::mutex mutex_; ///< guards the next four
   std::int64_t step_ = 0; ///< the last version seen: it stays known when the stream is gone
   run_series series_;
   stall_watch stalls_;

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <tuple>
 
 namespace millrace {
 
@@ -25,42 +24,14 @@ std::string bytes(double b) {
   return b >= 1e9 ? printed("%.2f GB", b / 1e9) : printed("%.0f MB", b / 1e6);
 }
 
-/// Columns that a text takes.
-int columns(std::string_view s) {
-  int n = 0;
-  for (std::size_t i = 0; i < s.size(); ++i) {
-    if (s[i] == '\033') { // a colour
-      while (i < s.size() && s[i] != 'm')
-        ++i;
-    } else if ((static_cast<unsigned char>(s[i]) & 0xC0U) != 0x80) {
-      ++n;
-    }
-  }
-  return n;
-}
-
 std::string padded(std::string s, int width) {
   s = cut(s, width);
-  return s + std::string(static_cast<std::size_t>(std::max(0, width - columns(s))), ' ');
+  return s + std::string(static_cast<std::size_t>(std::max(0, width - static_cast<int>(columns_of(s)))), ' ');
 }
 
 class screen {
 public:
-  screen(const top_frame& f, const top_look& look) : f_(f), look_(look), a_(f.actors) {
-    // As the stream goes.
-    static constexpr std::string_view order[] = {
-      "process", "supervisor", "controller", "generator", "receiver",  "reward",
-      "replay",  "old_logits", "trainer",      "train_worker", "publisher", "evaluator", "recorder"};
-    auto rank = [](const actor_snapshot* a) {
-      return std::find(std::begin(order), std::end(order), a->kind) - std::begin(order);
-    };
-    for (const auto& a : f.actors)
-      sorted_.push_back(&a);
-    std::sort(sorted_.begin(), sorted_.end(), [&](const auto* a, const auto* b) {
-      return std::forward_as_tuple(rank(a), a->node, a->name)
-             < std::forward_as_tuple(rank(b), b->node, b->name);
-    });
-  }
+  screen(const top_frame& f, const top_look& look) : f_(f), look_(look), a_(f.actors) {}
 
   std::vector<std::string> lines() {
     heading();
@@ -213,7 +184,8 @@ private:
     row("sync", "pause " + bold(short_duration(mean_of(swap_pause))) + " of "
                   + short_duration(mean_of(swap_total)) + " from the notice of a version to the swap");
     row("", "pull " + stage("pull") + "  verify " + stage("verify") + "  load " + stage("load")
-              + (mean_of(swap_stage, "quantise") > 0 ? "  quantise " + stage("quantise") : "")
+              + (mean_of(swap_stage, "quantise") > 0.01 * mean_of(swap_total)
+                   ? "  quantise " + stage("quantise") : "")
               + "  re-prefill " + stage("prefill"));
   }
 
@@ -240,30 +212,19 @@ private:
   }
 
   void actors() {
-    std::set<std::string> nodes;
     int width = 10;
-    for (const auto& a : f_.actors) {
-      nodes.insert(a.node);
-      width = std::max(width, columns(name_of(a, true)));
-    }
+    for (const auto& a : f_.actors)
+      width = std::max(width, static_cast<int>(columns_of(full_name(a))));
     width = std::min(width, 26);
-    const bool many = nodes.size() > 1;
     line(bold(padded("ACTOR", width + 1) + padded("STATE, → WAITS", 17) + padded("SINCE", 8)
               + padded("MAIL", 5) + "ABOUT"));
-    for (const auto* at : sorted_) {
-      const auto& a = *at;
+    for (const auto& a : f_.actors) {
       auto state = a.waits_for.empty() ? a.state : "→ " + a.waits_for;
       auto late = a.silent > 3 && !(a.waits_for.empty() && a.since >= a.silent - 2);
       auto about_it = late ? amber("no sign for " + short_duration(a.silent)) : dim(about(a));
-      line(padded(cut(name_of(a, many), width), width + 1) + padded(state, 16) + " "
+      line(padded(cut(full_name(a), width), width + 1) + padded(state, 16) + " "
            + padded(short_duration(a.since), 8) + padded(std::to_string(a.mailbox), 5) + about_it);
     }
-  }
-
-  static std::string name_of(const actor_snapshot& a, bool with_node) {
-    return with_node && !a.name.starts_with(a.node + "/") && a.node != "local"
-             ? a.node + "/" + a.name
-             : a.name;
   }
 
   static std::string about(const actor_snapshot& a) {
@@ -298,14 +259,17 @@ private:
   const top_frame& f_;
   top_look look_;
   std::span<const actor_snapshot> a_;
-  std::vector<const actor_snapshot*> sorted_;
   std::vector<std::string> out_;
 };
 
 } // namespace
 
+std::string full_name(const actor_snapshot& a) {
+  return a.node == "local" || a.name.starts_with(a.node + "/") ? a.name : a.node + "/" + a.name;
+}
+
 std::string cut(std::string_view line, int width) {
-  if (columns(line) <= width)
+  if (static_cast<int>(columns_of(line)) <= width)
     return std::string(line);
   std::string out;
   int n = 0;

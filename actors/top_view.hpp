@@ -21,7 +21,7 @@ struct top_frame {
   double up_s = 0;
   stream_rates rates;
   std::string stall; ///< the report, or empty
-  std::vector<actor_snapshot> actors;
+  std::vector<actor_snapshot> actors; ///< as the stream goes
 };
 
 /// \throws user_error when it is no such answer
@@ -36,6 +36,9 @@ struct top_look {
 [[nodiscard]] std::vector<std::string> top_screen(const top_frame& frame, const top_look& look);
 /// The same in one line, for logs.
 [[nodiscard]] std::string top_line(const top_frame& frame);
+
+/// "node/name" of an actor of a cluster, else its name: what `millrace inspect` finds it by.
+[[nodiscard]] std::string full_name(const actor_snapshot& a);
 
 /// Cut to so many columns, "…" at the end; colours take none.
 [[nodiscard]] std::string cut(std::string_view line, int width);

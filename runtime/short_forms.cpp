@@ -16,6 +16,19 @@ std::string printed(const char* format, ...) {
   return out;
 }
 
+std::size_t columns_of(std::string_view text) {
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') { // a colour
+      while (i < text.size() && text[i] != 'm')
+        ++i;
+    } else if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80) {
+      ++n;
+    }
+  }
+  return n;
+}
+
 std::string short_duration(double s) {
   if (s < 1e-3)
     return printed("%.0f µs", s * 1e6);

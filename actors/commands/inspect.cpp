@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -135,12 +136,13 @@ int list_actors(const inspect_arguments& a) {
     std::printf("%s\n", all["actors"].dump(2).c_str());
     return 0;
   }
-  std::printf("%-28s %-12s %-14s %s\n", "actor", "kind", "node", "state");
+  std::printf("%-30s %-12s  %8s  %s\n", "ACTOR", "KIND", "SINCE", "STATE");
   for (const auto& actor : all["actors"]) {
     const auto s = snapshot_from_json(actor);
     const auto state = s.waits_for.empty() ? s.state : "waits for " + s.waits_for + ": " + s.reason;
-    std::printf("%-28s %-12s %-14s %s, %s\n", s.name.c_str(), s.kind.c_str(), s.node.c_str(),
-                state.c_str(), short_duration(s.since).c_str());
+    const auto since = short_duration(s.since);
+    std::printf("%-30s %-12s  %*s%s  %s\n", full_name(s).c_str(), s.kind.c_str(),
+                std::max(0, 8 - static_cast<int>(columns_of(since))), "", since.c_str(), state.c_str());
   }
   return 0;
 }

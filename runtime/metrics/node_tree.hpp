@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/metrics/board.hpp"
+#include "runtime/natural_order.hpp"
 
 #include <cstdint>
 #include <map>
@@ -42,7 +43,7 @@ private:
 
   std::shared_ptr<snapshot_board> local_;
   mutable std::mutex mutex_;
-  std::map<std::string, peer> peers_;
+  std::map<std::string, peer, naturally_before> peers_;
   std::map<std::string, std::int64_t> peaks_; ///< by node
 };
 

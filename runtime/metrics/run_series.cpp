@@ -31,6 +31,9 @@ void run_series::sample(std::span<const actor_snapshot> actors, double now) {
                                       [](double a, double b) { return a >= b; }))
     recent_.clear();
   recent_.emplace_back(now, sums);
+  // Warming up and evaluating are no part of the window: it begins where the stream does.
+  while (recent_.size() > 1 && recent_[1].second == totals{})
+    recent_.pop_front();
   while (recent_.size() > 2 && recent_[1].first <= now - window_s)
     recent_.pop_front();
   if (const auto span = now - recent_.front().first; span > 0) {

@@ -11,7 +11,7 @@
 
 namespace millrace {
 
-/// What the whole stream does, per second, over the last ten seconds.
+/// What the whole stream does, per second, over the last ten seconds, or since it began.
 struct stream_rates {
   double generated = 0;   ///< tokens
   double trained = 0;     ///< tokens

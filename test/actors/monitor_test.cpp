@@ -86,6 +86,27 @@ TEST_CASE("monitor: a run is found by its folder, and shows every page") {
   }));
 }
 
+TEST_CASE("monitor: actors come as the stream goes, this node's first, numbers by their value") {
+  watched run;
+  auto& board = *run.shown->board();
+  std::vector<std::shared_ptr<vitals>> here;
+  for (const char* name : {"generator-10", "generator-2"})
+    here.push_back(board.add("generator", name, 1000));
+  here.push_back(board.add("controller", "controller", 1000));
+  actor_snapshot far;
+  far.kind = far.name = "generator";
+  for (const char* node : {"node-10", "a-node", "node-9"})
+    run.shown->tree()->update(node, {far}, 1000);
+  std::string order;
+  const auto seen = run.introspect();
+  for (const auto& a : seen["actors"])
+    if (a["kind"] != "process")
+      order += a["node"].get<std::string>() + "/" + a["name"].get<std::string>() + " ";
+  CHECK(order
+        == "local/controller local/generator-2 local/generator-10 a-node/generator node-9/generator "
+           "node-10/generator ");
+}
+
 TEST_CASE("monitor: an actor that ended is gone, its file too when the run has ended") {
   watched run;
   auto trainer = run.shown->board()->add("trainer", "trainer", 1000);

@@ -120,6 +120,23 @@ TEST_CASE("series: rates over ten seconds, no jump when an actor is started agai
   CHECK(series.rates().trained == Approx(0));
 }
 
+TEST_CASE("series: rates are right from the first second on, however long nothing was done before") {
+  snapshot_board board;
+  auto t = board.add("trainer", "trainer", 0);
+  auto g = board.add("generator", "generator-0", 0);
+  run_series series{0};
+  for (int s = 0; s <= 30; ++s) // the warm-up
+    series.sample(board.snapshots(s), s);
+  CHECK(series.rates().generated == 0);
+  for (int s = 31; s <= 50; ++s) {
+    g->metrics.add(metrics::tokens_generated, 100);
+    t->metrics.add(metrics::tokens_trained, 50);
+    series.sample(board.snapshots(s), s);
+    CHECK(series.rates().generated == Approx(100));
+    CHECK(series.rates().trained == Approx(50));
+  }
+}
+
 TEST_CASE("series: the whole course in bounded memory") {
   snapshot_board board;
   auto t = board.add("trainer", "trainer", 0);

@@ -20,6 +20,13 @@ TEST_CASE("short forms: numbers and times are short") {
   CHECK(short_number(2e9) == "2.0G");
 }
 
+TEST_CASE("short forms: columns are letters, not bytes, and no colours") {
+  CHECK(columns_of("") == 0);
+  CHECK(columns_of("η → 2") == 5);
+  CHECK(columns_of("\033[1mbold\033[0m") == 4);
+  CHECK(columns_of("\033[") == 0);
+}
+
 TEST_CASE("short forms: printed text may be long") {
   const std::string word(3000, 'x');
   CHECK(printed("%s %d", word.c_str(), 7) == word + " 7");
