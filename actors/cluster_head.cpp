@@ -31,11 +31,13 @@ std::map<std::string, std::string> model_files(const worker_parts& parts) {
 } // namespace
 
 cluster_head::cluster_head(const settings& options, std::shared_ptr<node_tree> tree,
-                           std::function<void()> on_stop)
+                           std::function<void()> on_stop, std::function<std::int64_t()> step)
   : link_(options) {
   hub_options o;
   o.options = options;
   o.on_stop = std::move(on_stop);
+  o.step = std::move(step);
+  o.host = this_host();
   o.events = [](const std::string& text) { log::info("cluster", text); };
   tree->local()->set_node(options.cluster.head()->name);
   introspector_ = link_.system().spawn(introspector_actor, introspector_options{}, std::move(tree),

@@ -15,10 +15,10 @@ namespace millrace {
 /// snapshots in `tree`.
 class cluster_head {
 public:
-  /// `on_stop` is called, on another thread, when somebody asks the run to end (`millrace down`).
-  /// \throws user_error when the node can't listen
+  /// Both are called on another thread: `on_stop` when somebody asks the run to end (`millrace down`),
+  /// `step` when somebody asks how far it is. \throws user_error when the node can't listen
   cluster_head(const settings& options, std::shared_ptr<node_tree> tree,
-               std::function<void()> on_stop);
+               std::function<void()> on_stop, std::function<std::int64_t()> step);
   /// Lets all nodes go.
   ~cluster_head();
 

@@ -16,12 +16,25 @@ using leave_atom = caf::atom_constant<caf::atom("leave")>;   ///< (name): a node
 using status_atom = caf::atom_constant<caf::atom("status")>; ///< → JSON text: the cluster as it is
 using stop_atom = caf::atom_constant<caf::atom("stop")>;     ///< end the run after its present step
 
+/// The machine that a process really runs on.
+struct host_facts {
+  std::string name;
+  std::int32_t processors = 0;   ///< that it may use; 0: not known
+  std::int64_t memory_bytes = 0; ///< 0: not known
+
+  template <class I>
+  friend typename I::result_type inspect(I& f, host_facts& x) {
+    return f(x.name, x.processors, x.memory_bytes);
+  }
+};
+[[nodiscard]] host_facts this_host();
+
 /// A node → the trainer's node, when it comes up.
 struct node_hello {
   std::string name;
   std::string build;  ///< build_identity()
   std::string config; ///< resolved_json of its settings
-  std::string host;   ///< where it really runs
+  host_facts host;
   std::int64_t pid = 0;
   caf::actor agent; ///< takes (scale_atom, kind, count) and (finished_atom, text)
 

@@ -3,6 +3,7 @@
 #include "actors/node_link.hpp"
 #include "actors/shell.hpp"
 #include "runtime/config/config.hpp"
+#include "trainer/memory_estimate.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -66,7 +67,7 @@ caf::behavior hub_state::start(hub_options options) {
                                                   {"reward", n.actors.reward}}};
   auto& own = members_[options_.options.cluster.head()->name];
   own.state = presence::up;
-  own.host = own.declared.host;
+  own.host = options_.host;
   own.pid = getpid();
   own.since = now_s(self_);
   self_->set_down_handler([this](const caf::down_msg& down) { lost(down); });
@@ -119,7 +120,7 @@ std::string hub_state::objection(const node_hello& hello) const {
       !differs.empty())
     return "its configuration differs: " + differs;
   if (m->second.state == presence::up && m->second.agent != hello.agent)
-    return "it is up already, on " + where(m->second.host, m->second.pid)
+    return "it is up already, on " + where(m->second.host.name, m->second.pid)
            + "; a node runs once. If that one is dead, try again when it was noticed, in "
            + std::to_string(static_cast<int>(options_.options.cluster.lost_after_s)) + " s";
   return {};
@@ -145,7 +146,7 @@ node_welcome hub_state::admit(const node_hello& hello) {
   if (auto why = objection(hello); !why.empty()) {
     out.kind = welcome_kind::refused;
     out.text = why;
-    auto event = "node " + hello.name + " (" + where(hello.host, hello.pid) + ") was refused: " + why;
+    auto event = "node " + hello.name + " (" + where(hello.host.name, hello.pid) + ") was refused: " + why;
     if (event != std::exchange(last_refusal_, event)) // it may ask every second
       options_.events(event);
     return out;
@@ -156,7 +157,7 @@ node_welcome hub_state::admit(const node_hello& hello) {
     out.text = stage_;
     return out;
   }
-  options_.events("node " + hello.name + " is up (" + where(hello.host, hello.pid) + ")");
+  options_.events("node " + hello.name + " is up (" + where(hello.host.name, hello.pid) + ")");
   for (const auto& [kind, count] : m.counts) // it starts with those of the configuration
     if (count != count_of(m.declared.actors, kind))
       scale_node(m, kind);
@@ -246,17 +247,50 @@ caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t 
       scale_node(*h, kind);
   }
   options_.events("scaled " + text);
-  return text;
+  return text + (kind == "generator" && count > before ? shortages() : "");
+}
+
+/// Hosts whose generators want more than they have, each with a line: they run all the same.
+std::string hub_state::shortages() const {
+  struct load {
+    std::int64_t generators = 0;
+    host_facts host;
+  };
+  std::map<std::string, load> hosts;
+  for (const auto& [name, m] : members_)
+    if (m.state == presence::up && m.counts.at("generator") > 0) {
+      auto& l = hosts[m.host.name];
+      l.generators += m.counts.at("generator");
+      l.host = m.host;
+    }
+  const auto& s = options_.options;
+  const auto shape = trainer::model_shape(s);
+  std::string out;
+  for (const auto& [name, l] : hosts) {
+    const auto threads = l.generators * s.generator.threads;
+    if (l.host.processors > 0 && threads > l.host.processors)
+      out += "\nnote: " + name + " has " + std::to_string(l.host.processors) + " processors for "
+             + std::to_string(threads) + " threads of generators: they take turns, and together are no "
+             "faster than " + std::to_string(std::max<std::int64_t>(1, l.host.processors / s.generator.threads));
+    const auto bytes = shape ? l.generators * trainer::generator_memory(*shape, s) : 0;
+    if (l.host.memory_bytes > 0 && bytes > l.host.memory_bytes)
+      out += "\nnote: " + name + " has " + trainer::bytes_text(l.host.memory_bytes) + " of memory, and its "
+             + std::to_string(l.generators) + " generators may need up to " + trainer::bytes_text(bytes)
+             + " (generator.kv_cache_tokens bounds the most of it)";
+  }
+  return out;
 }
 
 std::string hub_state::status() const {
   static constexpr const char* words[]{"missing", "waiting", "up", "left", "lost"};
   nlohmann::ordered_json out{{"stage", over_.empty() ? stage_ : over_},
+                             {"step", options_.step ? options_.step() : 0},
+                             {"steps", options_.options.run.steps},
                              {"nodes", nlohmann::json::array()}};
   for (const auto& [name, m] : members_) {
     nlohmann::ordered_json n{{"name", name},
                              {"state", words[static_cast<int>(m.state)]},
-                             {"host", m.host.empty() ? m.declared.host : m.host},
+                             {"host", m.host.name.empty() ? m.declared.host : m.host.name},
                              {"pid", m.pid}};
     n["up_s"] = m.state == presence::up && m.since > 0 ? now_s(self_) - m.since : 0.0;
     n["actors"] = {{"trainer", m.declared.actors.trainer},

@@ -2,6 +2,7 @@
 
 #include "actors/cluster_messages.hpp"
 #include "actors/workers.hpp"
+#include "runtime/natural_order.hpp"
 
 #include <functional>
 #include <map>
@@ -14,6 +15,8 @@ struct hub_options {
   std::function<void()> on_stop; ///< somebody asked the run to end; called on the hub's thread
   std::function<void(const std::string&)> events;
   double remind_s = 5; ///< how often missing nodes are named
+  host_facts host; ///< of the trainer's node
+  std::function<std::int64_t()> step; ///< that training is at; called on the hub's thread
   caf::actor introspector; ///< learns of every node's own; may be empty
 };
 
@@ -50,7 +53,7 @@ private:
   struct member {
     node_settings declared;
     presence state = presence::missing;
-    std::string host;
+    host_facts host;
     std::int64_t pid = 0;
     double since = 0;
     caf::actor agent;
@@ -64,11 +67,12 @@ private:
   void remind();
   void scale_node(member& m, const std::string& kind);
   caf::result<std::string> scale(const std::string& kind, std::int64_t count);
+  [[nodiscard]] std::string shortages() const;
   [[nodiscard]] std::string status() const;
 
   caf::event_based_actor* self_;
   hub_options options_;
-  std::map<std::string, member> members_;
+  std::map<std::string, member, naturally_before> members_;
   std::string stage_ = "starting";
   std::string last_refusal_, missing_; ///< as last told
   double reminded_at_ = 0;

@@ -6,6 +6,7 @@
 #include "actors/stream_config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/log.hpp"
+#include "trainer/memory_estimate.hpp"
 
 #include <caf/io/all.hpp>
 #include <caf/openssl/all.hpp>
@@ -17,6 +18,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <set>
+#include <thread>
 #include <unistd.h>
 
 namespace millrace {
@@ -105,6 +107,13 @@ private:
 
 } // namespace
 
+host_facts this_host() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return {name, static_cast<std::int32_t>(std::thread::hardware_concurrency()),
+          trainer::physical_memory_bytes()};
+}
+
 void add_cluster_message_types(caf::actor_system_config& config) {
   config.add_message_type<node_hello>("millrace::node_hello")
     .add_message_type<node_welcome>("millrace::node_welcome")
@@ -183,9 +192,7 @@ std::string build_identity() {
 }
 
 bool is_this_host(const std::string& host) {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  if (host == name || host == "localhost" || host.starts_with("127."))
+  if (host == this_host().name || host == "localhost" || host.starts_with("127."))
     return true;
   auto own = own_addresses();
   for (const auto& a : addresses_of(host))

@@ -117,7 +117,8 @@ training_run::training_run(const run_request& request)
                                "tells for what), and this machine has " + trainer::bytes_text(has));
   }
   if (request.cluster)
-    cluster_ = std::make_unique<cluster_head>(options_, monitor_.tree(), [this] { stop_ = true; });
+    cluster_ = std::make_unique<cluster_head>(options_, monitor_.tree(), [this] { stop_ = true; },
+                                              [this] { return monitor_.step(); });
   else
     options_.cluster.nodes.clear();
   checkpoints_ = std::make_shared<trainer::checkpoint_store>(

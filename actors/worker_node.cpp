@@ -22,12 +22,6 @@ namespace millrace {
 
 namespace {
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 /// The node's side of the conversation with the trainer's node.
 class worker_node {
 public:
@@ -117,7 +111,7 @@ std::optional<node_welcome> worker_node::join() {
 
 /// Says hello until the answer is yes; nothing when the hub went away meanwhile.
 std::optional<node_welcome> worker_node::ask(const caf::actor& hub, std::string& stage) {
-  node_hello hello{node_.name, build_identity(), resolved_json(options_), host_name(), getpid(),
+  node_hello hello{node_.name, build_identity(), resolved_json(options_), this_host(), getpid(),
                    caf::actor{self_}};
   auto refusals = 0;
   while (!interrupted_() && !over_) {

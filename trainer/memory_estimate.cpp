@@ -65,6 +65,11 @@ void add_engines(std::vector<memory_item>& items, const model::model_config& c, 
                    e.count * cache, device});
 }
 
+engines generators(const settings& s, std::int64_t count) {
+  const auto& g = s.generator;
+  return {"generators", count, g.device, g.dtype, g.kv_cache_tokens};
+}
+
 /// Engines that only evaluate: the run's own, before and after training; and while it trains the
 /// evaluator's, unless another node has that.
 engines evaluating(const settings& s) {
@@ -252,7 +257,7 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
   }
   auto length = c.max_position_embeddings; // prompt and answer
   const auto& g = s.generator;
-  add_engines(items, c, {"generators", g.count, g.device, g.dtype, g.kv_cache_tokens}, g.max_batch);
+  add_engines(items, c, generators(s, g.count), g.max_batch);
   add_engines(items, c, evaluating(s), g.max_batch);
   auto rollouts = s.replay_capacity() + s.rollout.max_concurrent;
   auto per_rollout = length * (4 + 4 + 4) + 512;
@@ -261,6 +266,12 @@ std::vector<memory_item> run_memory(const model::model_config& c, const settings
                    rollouts * per_rollout});
   items.push_back({"libraries", "libtorch and the program itself", 150'000'000});
   return items;
+}
+
+std::int64_t generator_memory(const model::model_config& c, const settings& s) {
+  std::vector<memory_item> items;
+  add_engines(items, c, generators(s, 1), s.generator.max_batch);
+  return total(items);
 }
 
 std::int64_t total(const std::vector<memory_item>& items) {

@@ -46,6 +46,9 @@ std::vector<memory_item> trainer_memory(const model::model_config& c, const sett
 /// limit.
 std::vector<memory_item> run_memory(const model::model_config& c, const settings& s);
 
+/// In host memory, the most that one generator has at a time.
+std::int64_t generator_memory(const model::model_config& c, const settings& s);
+
 /// In host memory, and on CUDA devices.
 std::int64_t total(const std::vector<memory_item>& items);
 std::int64_t device_total(const std::vector<memory_item>& items);

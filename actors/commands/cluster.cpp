@@ -6,10 +6,13 @@
 #include "actors/shell.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/short_forms.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -90,19 +93,40 @@ private:
   caf::actor hub_;
 };
 
+/// "generator × 2, reward".
+std::string actors_text(const nlohmann::json& counts) {
+  std::string out;
+  for (const auto& [kind, count] : counts.items())
+    if (const auto n = count.get<int>(); n > 0)
+      out += (out.empty() ? "" : ", ") + kind + (n > 1 ? " × " + std::to_string(n) : "");
+  return out;
+}
+
 void show_status(const std::string& answer) {
-  auto j = nlohmann::json::parse(answer);
-  std::printf("%s\n", j["stage"].get<std::string>().c_str());
+  const auto j = nlohmann::json::parse(answer);
+  std::vector<std::array<std::string, 6>> rows{
+    {"NODE", "STATE", "HOST", "PROCESS", "UP", "ACTORS"}};
+  std::size_t up = 0;
   for (const auto& n : j["nodes"]) {
-    std::string actors;
-    for (const auto& [kind, count] : n["actors"].items())
-      if (count.get<int>() > 0)
-        actors += (actors.empty() ? "" : ", ") + kind
-                  + (count.get<int>() > 1 ? " × " + std::to_string(count.get<int>()) : "");
-    std::printf("  %-12s %-8s %-16s %-9s %s\n", n["name"].get<std::string>().c_str(),
-                n["state"].get<std::string>().c_str(), n["host"].get<std::string>().c_str(),
-                n["pid"].get<int>() > 0 ? std::to_string(n["pid"].get<int>()).c_str() : "",
-                actors.c_str());
+    const auto pid = n["pid"].get<std::int64_t>();
+    const auto seconds = n["up_s"].get<double>();
+    up += n["state"] == "up" ? 1 : 0;
+    rows.push_back({n["name"], n["state"], n["host"], pid > 0 ? std::to_string(pid) : "–",
+                    seconds > 0 ? short_duration(seconds) : "–", actors_text(n["actors"])});
+  }
+  auto stage = j["stage"].get<std::string>();
+  if (stage == "training")
+    stage += printed(", step %lld of %lld", j["step"].get<long long>(), j["steps"].get<long long>());
+  std::printf("%s; %zu of %zu nodes up\n", stage.c_str(), up, j["nodes"].size());
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      std::size_t width = 0;
+      for (const auto& other : rows)
+        width = std::max(width, columns_of(other[c]));
+      line += "  " + row[c] + (c + 1 < row.size() ? std::string(width - columns_of(row[c]), ' ') : "");
+    }
+    std::printf("%s\n", line.c_str());
   }
 }
 

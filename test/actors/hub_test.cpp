@@ -35,6 +35,7 @@ public:
     o.options = cluster();
     o.on_stop = [this] { stopped = true; };
     o.events = [](const std::string&) {};
+    o.step = [] { return 144; };
     hub = system_.spawn(hub_actor, o);
   }
   ~hub_fixture() { caf::anon_send_exit(hub, caf::exit_reason::kill); }
@@ -52,7 +53,7 @@ public:
   node_welcome hello(const std::string& name, const caf::actor& agent,
                      const settings& s = cluster(), const std::string& build = build_identity()) {
     node_welcome out;
-    self->request(hub, caf::infinite, node_hello{name, build, resolved_json(s), "here", 7, agent})
+    self->request(hub, caf::infinite, node_hello{name, build, resolved_json(s), {"here", processors, 1 << 20}, 7, agent})
       .receive([&](const node_welcome& w) { out = w; },
                [&](const caf::error& e) { FAIL(text_of(e, system_)); });
     return out;
@@ -84,6 +85,7 @@ private:
 public:
   caf::scoped_actor self;
   caf::actor hub;
+  std::int32_t processors = 0; ///< that nodes say they have
   std::atomic<bool> stopped = false;
 };
 
@@ -180,6 +182,29 @@ TEST_CASE("hub: scaling spreads over the nodes that have the kind, and says so")
              Catch::Contains("can't be scaled"));
   CHECK_THAT(f.ask(scale_atom::value, std::string("generator"), std::int64_t{0}),
              Catch::Contains("at least one"));
+}
+
+TEST_CASE("hub: more generators than a host has processors and memory for run, and it is said") {
+  hub_fixture f;
+  f.processors = 2;
+  f.open();
+  f.hello("b");
+  auto scale = [&](std::int64_t n) {
+    return f.ask(scale_atom::value, std::string("generator"), n);
+  };
+  auto text = scale(8);
+  CHECK_THAT(text, Catch::Contains("generator: 3 → 8\n")
+                     && Catch::Contains("note: here has 2 processors for 4 threads of generators")
+                     && Catch::Contains("note: here has 1.0 MB of memory, and its 4 generators"));
+  CHECK_THAT(scale(2), !Catch::Contains("note"));
+}
+
+TEST_CASE("hub: the state tells step and nodes, in the order in which people count") {
+  hub_fixture f;
+  auto status = nlohmann::json::parse(f.ask(status_atom::value));
+  CHECK(status["step"] == 144);
+  CHECK(status["steps"] == cluster().run.steps);
+  CHECK(status["nodes"][0]["name"] == "a");
 }
 
 TEST_CASE("hub: a node that waits may be followed by another process of its name") {
