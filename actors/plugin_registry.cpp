@@ -6,6 +6,7 @@
 #include "rollout/generator_plugins.hpp"
 #include "rollout/plugin_reward.hpp"
 #include "rollout/plugin_source.hpp"
+#include "rollout/reward_parameters.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/metric.hpp"
 #include "runtime/plugins/json_parameters.hpp"
@@ -69,19 +70,20 @@ std::string file_of(const std::string& kind, const std::string& name) {
 template <class Entries>
 void list(std::vector<known_name>& out, const std::string& kind, const Entries& entries) {
   for (const auto& [name, e] : entries)
-    out.push_back({kind, name, e.help, file_of(kind, name)});
+    out.push_back({kind, name, e.help, file_of(kind, name), {}});
+}
+
+option_row row_of(const policy_loss::param_description& p) {
+  return {p.name, p.default_, p.range.empty() ? p.type : p.type + ", " + p.range, p.meaning};
 }
 
 template <class Registry>
 void list_functions(std::vector<known_name>& out, const std::string& kind, const Registry& all) {
   for (const auto& name : all.names()) {
-    known_name k{kind, name, {}, file_of(kind, name)};
-    if (k.from.empty()) {
+    known_name k{kind, name, {}, file_of(kind, name), {}};
+    if (k.from.empty())
       for (const auto& p : all.describe(name))
-        k.help += (k.help.empty() ? "parameters " : ", ") + p.name;
-      if (k.help.empty())
-        k.help = "no parameters";
-    }
+        k.parameters.push_back(row_of(p));
     for (const auto& [path, p] : loaded())
       for (const auto& e : p.entries())
         if (e.kind == kind && e.name == name)
@@ -130,6 +132,8 @@ void check_plugin_parameters(const settings& s, const model::model_config* model
 std::vector<known_name> known_names() {
   std::vector<known_name> out;
   list(out, "reward", rewards().entries());
+  for (auto& reward : out)
+    reward.parameters = reward_parameters(reward.name);
   list(out, "prompt source", prompt_sources().entries());
   list(out, "environment", environments().entries());
   list_functions(out, "loss", policy_loss::known_losses());

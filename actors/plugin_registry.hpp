@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/config/option_row.hpp"
 #include "runtime/config/settings.hpp"
 #include "runtime/model/model_config.hpp"
 #include "runtime/plugins/plugin.hpp"
@@ -26,7 +27,8 @@ void check_plugin_parameters(const settings& s, const model::model_config* model
 /// One thing that can be named in a configuration.
 struct known_name {
   std::string kind, name, help;
-  std::string from; ///< the plugin's file; empty: built in
+  std::string from;                   ///< the plugin's file; empty: built in
+  std::vector<option_row> parameters; ///< of built-in rewards, losses and advantages
 };
 
 /// All of them, by kind.

@@ -1,6 +1,7 @@
 #include "policy_loss/advantage.hpp"
 
 #include "policy_loss/advantages/all.hpp"
+#include "policy_loss/other_names.hpp"
 
 namespace millrace::policy_loss {
 
@@ -27,6 +28,9 @@ const advantage_registry& builtin_advantages() {
 
 std::unique_ptr<advantage> make_advantage(std::string_view name, const nlohmann::json& params,
                                           const advantage_registry& known, std::string_view where) {
+  if (const auto instead = advantage_called(name); !instead.empty() && !known.knows(name))
+    throw user_error(std::string(where) + ": there is no advantage \"" + std::string(name) + "\": "
+                     + std::string(instead));
   return known.make(name, params, where);
 }
 

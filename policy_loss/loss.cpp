@@ -3,6 +3,7 @@
 #include "policy_loss/aggregate.hpp"
 #include "policy_loss/layout.hpp"
 #include "policy_loss/losses/all.hpp"
+#include "policy_loss/other_names.hpp"
 
 #include <ATen/ops/stack.h>
 
@@ -51,6 +52,9 @@ const loss_registry& builtin_losses() {
 
 std::unique_ptr<loss> make_loss(std::string_view name, const nlohmann::json& params,
                                 const loss_registry& known, std::string_view where) {
+  if (const auto instead = loss_called(name); !instead.empty() && !known.knows(name))
+    throw user_error(std::string(where) + ": there is no loss \"" + std::string(name) + "\": "
+                     + std::string(instead));
   return known.make(name, params, where);
 }
 

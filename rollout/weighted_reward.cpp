@@ -5,20 +5,17 @@
 
 namespace millrace {
 
-namespace {
-
-struct part_options {
-  std::string kind;
-  float weight = 1;
-  nlohmann::json params = nlohmann::json::object();
-};
-void describe(option_list& v, part_options& o) {
+void describe(option_list& v, weighted_part& o) {
   v("kind", o.kind, "The reward's name");
   v("weight", o.weight, any_number(), "What its reward is multiplied by");
   v("params", o.params, "Its parameters");
 }
 
-} // namespace
+void describe(option_list& v, weighted_options& o) {
+  v.list("parts", o.parts,
+         "The rewards that are added up, each {\"kind\", \"weight\", \"params\"}; whether an answer is "
+         "right is the first one's word");
+}
 
 weighted_reward::weighted_reward(std::vector<part> parts) : parts_(std::move(parts)) {
   ensure(!parts_.empty(), "a weighted reward without parts");
@@ -26,19 +23,16 @@ weighted_reward::weighted_reward(std::vector<part> parts) : parts_(std::move(par
 
 std::unique_ptr<reward> weighted_reward::make(const nlohmann::json& params,
                                               const std::string& where) {
-  if (!params.is_object() || params.size() != 1 || !params.contains("parts"))
-    throw user_error(where + ": found " + describe_value(params)
-                     + ", expected an object with \"parts\" and nothing else");
-  const auto& list = params["parts"];
-  if (!list.is_array() || list.empty())
-    throw user_error(where + ".parts: found " + describe_value(list)
-                     + ", expected a list of at least one {\"kind\", \"weight\", \"params\"}");
+  weighted_options options;
+  read_params(options, params, "configuration", where);
+  if (options.parts.empty())
+    throw user_error(where + ".parts: found none, expected a list of at least one {\"kind\", "
+                     "\"weight\", \"params\"}");
   std::vector<part> parts;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const auto here = where + ".parts." + std::to_string(i);
-    part_options p;
-    read_params(p, list[i], "configuration", here);
-    parts.push_back({make_reward(p.kind, p.params, here + ".params"), p.weight});
+  for (std::size_t i = 0; i < options.parts.size(); ++i) {
+    const auto& p = options.parts[i];
+    parts.push_back({make_reward(p.kind, p.params, where + ".parts." + std::to_string(i) + ".params"),
+                     p.weight});
   }
   return std::make_unique<weighted_reward>(std::move(parts));
 }

@@ -4,6 +4,20 @@
 
 namespace millrace {
 
+class option_list;
+
+struct weighted_part {
+  std::string kind;
+  float weight = 1;
+  nlohmann::json params = nlohmann::json::object();
+};
+void describe(option_list& v, weighted_part& o);
+
+struct weighted_options {
+  std::vector<weighted_part> parts;
+};
+void describe(option_list& v, weighted_options& o);
+
 /// The sum of several rewards, each times its weight:
 ///   {"parts": [{"kind": "numeric", "weight": 1},
 ///              {"kind": "format", "weight": 0.1, "params": {"shape": "marked"}}]}

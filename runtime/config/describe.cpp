@@ -82,8 +82,8 @@ void describe(option_list& v, data_settings& s) {
 }
 
 void describe(option_list& v, named_settings& s) {
-  v("name", s.name, "Its name");
-  v("params", s.params, "Its parameters; their names are checked by it");
+  v("name", s.name, "Its name; `millrace plugins` lists all");
+  v("params", s.params, "Its parameters; `millrace plugins NAME` shows them");
 }
 
 void describe(option_list& v, rollout_settings& s) {
@@ -153,7 +153,7 @@ void describe(option_list& v, reward_settings& s) {
   v("timeout_s", s.timeout_s, above(0), "Seconds after which judging an answer has failed");
   v("correct", s.correct, any_number(), "Reward of a right answer");
   v("wrong", s.wrong, any_number(), "Reward of a wrong answer");
-  v("params", s.params, "Parameters of the kind");
+  v("params", s.params, "Parameters of the kind; `millrace plugins KIND` shows them");
 }
 
 void describe(option_list& v, replay_settings& s) {

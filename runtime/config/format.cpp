@@ -1,17 +1,11 @@
 // `millrace options`: the table of all options.
 
+#include "runtime/config/option_row.hpp"
 #include "runtime/config/options.hpp"
+#include "runtime/short_forms.hpp"
 
 namespace millrace {
 namespace {
-
-/// Columns that UTF-8 text takes up, for the letters used here.
-std::size_t width(std::string_view text) {
-  std::size_t n = 0;
-  for (char c : text)
-    n += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return n;
-}
 
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns) {
   std::string out, line;
@@ -22,7 +16,7 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t colum
   for (std::size_t from = 0; from < text.size();) {
     const auto end = std::min(text.find(' ', from), text.size());
     const auto word = text.substr(from, end - from);
-    if (!line.empty() && indent + width(line) + 1 + width(word) > columns)
+    if (!line.empty() && indent + columns_of(line) + 1 + columns_of(word) > columns)
       flush();
     line += (line.empty() ? "" : " ") + std::string(word);
     from = end + 1;
@@ -37,7 +31,29 @@ std::string section_of(const std::string& path) {
   return dot == std::string::npos ? std::string{} : path.substr(0, dot);
 }
 
+option_row row_of(const option& o) {
+  auto kind = o.type_name();
+  if (const auto range = o.range_text(); !range.empty())
+    kind = kind == "choice" ? range : kind + ", " + range;
+  return {o.path, o.value().dump(), kind, o.help};
+}
+
 } // namespace
+
+std::vector<option_row> option_rows(const option_list& list) {
+  std::vector<option_row> out;
+  for (const auto& o : list.options())
+    out.push_back(row_of(o));
+  return out;
+}
+
+std::string format_row(const option_row& row, std::size_t columns) {
+  const auto head = "  " + row.name + (row.value.empty() ? "" : " = " + row.value);
+  const auto gap = columns_of(head) < 44 ? 44 - columns_of(head) : 2;
+  const auto fits = columns_of(head) + gap + columns_of(row.kind) <= columns;
+  return head + (fits ? std::string(gap, ' ') + row.kind + "\n" : "\n" + wrapped(row.kind, 6, columns))
+         + wrapped(row.help, 6, columns);
+}
 
 std::string format_options(const option_list& list, std::size_t columns, std::string_view filter) {
   columns = std::max<std::size_t>(columns, 40);
@@ -49,18 +65,9 @@ std::string format_options(const option_list& list, std::size_t columns, std::st
       section = s;
       for (const auto& info : list.sections())
         if (info.path == section)
-          out += (out.empty() ? "" : "\n") + section + ": " + info.help + "\n";
+          out += (out.empty() ? "" : "\n") + wrapped(section + ": " + info.help, 0, columns);
     }
-    auto head = "  " + o.path + " = " + o.value().dump();
-    auto kind = o.type_name();
-    if (const auto range = o.range_text(); !range.empty())
-      kind = kind == "choice" ? range : kind + ", " + range;
-    const auto gap = width(head) < 44 ? 44 - width(head) : 2;
-    if (width(head) + gap + width(kind) <= columns)
-      out += head + std::string(gap, ' ') + kind + "\n";
-    else
-      out += head + "\n" + wrapped(kind, 6, columns);
-    out += wrapped(o.help, 6, columns);
+    out += format_row(row_of(o), columns);
   }
   return out;
 }

@@ -34,6 +34,19 @@ TEST_CASE("errors of names and parameters say where, what was found and what is 
   REQUIRE_NOTHROW(make_loss("ppo_clip", nullptr));
 }
 
+TEST_CASE("names of the field lead to what they are here") {
+  REQUIRE_THROWS_WITH(make_loss("grpo", {}), Contains("algorithm.loss") && Contains("advantage \"grpo\"")
+                                               && !Contains("gppo"));
+  for (const char* name : {"DAPO", "Dr. GRPO", "TIS", "icepop", "LlamaRL", "AReaL", "REINFORCE", "gae"})
+    REQUIRE_THROWS_WITH(make_loss(name, {}), Contains(name) && Contains("there is no loss"));
+  REQUIRE_THROWS_WITH(make_advantage("gspo", {}), Contains("a loss: algorithm.loss.name"));
+  REQUIRE_THROWS_WITH(make_advantage("reinforce++", {}), Contains("\"reinforce_plus_plus\""));
+  REQUIRE_THROWS_WITH(make_advantage("PPO", {}), Contains("\"gae\""));
+  auto known = builtin_losses(); // a plugin may have this name
+  known.add("grpo", [](param_reader& p) { return builtin_losses().make("ppo_clip", p.rest(), "x"); });
+  REQUIRE_NOTHROW(make_loss("grpo", {}, known));
+}
+
 TEST_CASE("a missing input is named") {
   inputs in;
   in.logp_new = at::ones({1, 2});

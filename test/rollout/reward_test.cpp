@@ -1,4 +1,5 @@
 #include "rollout/reward.hpp"
+#include "rollout/reward_parameters.hpp"
 
 #include "runtime/error.hpp"
 
@@ -181,11 +182,23 @@ TEST_CASE("rewards: wrong names and parameters are told with their path") {
   refused("numeric", {{"correct", "yes"}}, "reward.params.correct");
   refused("exact", json::array(), "reward.params");
   refused("format", {{"shape", "round"}}, "reward.params.shape");
-  refused("weighted", json::object(), "reward.params: found an object, expected");
+  refused("weighted", json::object(), "reward.params.parts: found none, expected");
+  refused("weighted", {{"prats", json::array()}}, "reward.params.prats");
   refused("weighted", {{"parts", 3}}, "reward.params.parts");
   refused("weighted", {{"parts", {{{"kind", "nemuric"}}}}}, "reward.params.parts.0.kind");
   refused("weighted", {{"parts", {{{"kind", "exact"}, {"params", {{"trin", 1}}}}}}},
           "reward.params.parts.0.params.trin");
+}
+
+TEST_CASE("rewards: each built-in one tells its parameters, with their meaning") {
+  for (const auto& name : rewards().names()) {
+    INFO(name);
+    const auto parameters = reward_parameters(name);
+    REQUIRE(!parameters.empty());
+    for (const auto& p : parameters)
+      REQUIRE((!p.name.empty() && !p.kind.empty() && !p.help.empty()));
+  }
+  REQUIRE(reward_parameters("a plugin's").empty());
 }
 
 TEST_CASE("rewards: no answer makes them throw, and all pay a finite amount") {
