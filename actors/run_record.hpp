@@ -42,6 +42,7 @@ public:
   /// - wall_s: seconds that its processes ran, from their starts, such lost work included.
   /// - peak_rss_bytes: the most memory that one of them had (in a cluster: on the trainer's node).
   [[nodiscard]] nlohmann::ordered_json summary(double now) const;
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
   /// The figures of the last step and evaluation, by their names in metrics.jsonl.
   [[nodiscard]] const std::map<std::string, double>& latest() const { return latest_; }
   [[nodiscard]] bool evaluated_before() const { return first_evaluation_.has_value(); }

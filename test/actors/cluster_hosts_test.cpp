@@ -100,14 +100,14 @@ TEST_CASE("cluster: `up` on a host without the trainer's node") {
   CHECK(without->says("2 of 4 nodes on this host"));
   // Interrupted, its nodes leave by their own will, and the run waits for others.
   without->signal(SIGINT);
-  CHECK(without->ends(20) == 130);
+  CHECK(without->ends() == 130);
   CHECK(with.says("node gen0 leaves"));
   CHECK(with.says("node gen1 leaves"));
   without = std::make_unique<watched>(std::vector<std::string>{"up", config}, b.prefix());
   CHECK(with.trains_on(100));
   CHECK(watched({"down", config}, a.prefix()).ends() == 0);
   CHECK(with.ends() == 130);
-  CHECK(without->ends(20) == 0); // it heard that the run is over
+  CHECK(without->ends() == 0); // it heard that the run is over
   check_accounts(read(run / "summary.json"), 16);
 }
 
