@@ -53,7 +53,7 @@ public:
   node_welcome hello(const std::string& name, const caf::actor& agent,
                      const settings& s = cluster(), const std::string& build = build_identity()) {
     node_welcome out;
-    self->request(hub, caf::infinite, node_hello{name, build, resolved_json(s), {"here", processors, 1 << 20}, 7, agent})
+    self->request(hub, caf::infinite, node_hello{name, build, resolved_json(s), host, 7, agent})
       .receive([&](const node_welcome& w) { out = w; },
                [&](const caf::error& e) { FAIL(text_of(e, system_)); });
     return out;
@@ -85,7 +85,7 @@ private:
 public:
   caf::scoped_actor self;
   caf::actor hub;
-  std::int32_t processors = 0; ///< that nodes say they have
+  host_facts host{"here"}; ///< that nodes say they run on
   std::atomic<bool> stopped = false;
 };
 
@@ -186,7 +186,7 @@ TEST_CASE("hub: scaling spreads over the nodes that have the kind, and says so")
 
 TEST_CASE("hub: more generators than a host has processors and memory for run, and it is said") {
   hub_fixture f;
-  f.processors = 2;
+  f.host = {"here", 2, 1 << 20};
   f.open();
   f.hello("b");
   auto scale = [&](std::int64_t n) {
