@@ -32,7 +32,8 @@ struct old_logit_options {
 /// does without, and its successor starts afresh, with the versions from then on.
 ///
 /// Takes buffer_groups; old_logit_question → old_logit_supply: what is known of these rollouts, at once
-/// or, with wait_s, when that is all that can be; weights_ready from its receiver; (drain_atom).
+/// or, with wait_s, when that is all that can be, once it has the groups that it missed by coming late;
+/// weights_ready from its receiver; (drain_atom).
 class old_logit_state {
 public:
   static inline const char* name = "old_logits";

@@ -190,12 +190,26 @@ void trainer_state::supply_and_train(train_batch batch, double waited) {
   } else if (annotator_) {
     seen_.waiting("old_logits", "the old log-probs of the batch from " + to_string(v_));
     without_supply_ = [=] { go_on(nullptr); };
-    self_->request(annotator_, within(options_.request_timeout_s + options_.old_logits_wait_s),
-                   old_logit_question_of(*held))
-      .then(with, without);
+    ask_annotator(old_logit_question_of(*held), held, go_on);
   } else {
     go_on(nullptr);
   }
+}
+
+void trainer_state::ask_annotator(const old_logit_question& question,
+                                  const std::shared_ptr<const train_batch>& batch,
+                                  const std::function<void(old_logit_supply*)>& go_on) {
+  auto with = [=, this](old_logit_supply& supply) {
+    if (supply.unknown.empty() || !annotator_)
+      return go_on(&supply);
+    auto again = question;
+    for (const auto& g : batch->groups)
+      if (std::binary_search(supply.unknown.begin(), supply.unknown.end(), g.group))
+        again.missed.push_back(g);
+    ask_annotator(again, batch, go_on);
+  };
+  self_->request(annotator_, within(options_.request_timeout_s + options_.old_logits_wait_s), question)
+    .then(with, [=](const caf::error&) { go_on(nullptr); });
 }
 
 /// What the one before was asked is not waited for any more.

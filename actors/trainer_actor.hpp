@@ -76,6 +76,10 @@ private:
   void ask_for_batch();
   void received(const train_batch& batch);
   void supply_and_train(train_batch batch, double waited);
+  /// Asks the old-logit actor, a second time with groups that it lacks.
+  void ask_annotator(const old_logit_question& question,
+                     const std::shared_ptr<const train_batch>& batch,
+                     const std::function<void(old_logit_supply*)>& go_on);
   void set_annotator(const caf::actor& annotator);
   void train(const train_batch& batch, double waited);
   void publish(weights_published p);

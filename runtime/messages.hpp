@@ -341,14 +341,15 @@ struct asked_rollout {
 };
 
 /// trainer → old-logit actor: the log-probs of a batch's rollouts, which that one has had since they
-/// were delivered.
+/// were delivered. Asked again, with these groups whole, when it says that it hasn't.
 struct old_logit_question {
   version training_from;
   std::vector<asked_rollout> rollouts; ///< in the batch's order
+  std::vector<scored_group> missed;    ///< old_logit_supply::unknown of the first answer
 
   template <class I>
   friend typename I::result_type inspect(I& f, old_logit_question& x) {
-    return f(x.training_from, x.rollouts);
+    return f(x.training_from, x.rollouts, x.missed);
   }
 };
 
@@ -372,10 +373,11 @@ struct old_logit_supply {
   std::vector<old_log_prob_list> known; ///< of the batch's rollouts
   double hidden_s = 0; ///< that computing them took off the trainer's path
   double waited_s = 0; ///< that the trainer waited for this
+  std::vector<std::int64_t> unknown; ///< groups that the old-logit actor never had: no answer yet
 
   template <class I>
   friend typename I::result_type inspect(I& f, old_logit_supply& x) {
-    return f(x.in_flight, x.oldest_sampling, x.known, x.hidden_s, x.waited_s);
+    return f(x.in_flight, x.oldest_sampling, x.known, x.hidden_s, x.waited_s, x.unknown);
   }
 };
 

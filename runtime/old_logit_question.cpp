@@ -11,7 +11,7 @@ std::uint64_t fingerprint_of(const rollout& r) {
 }
 
 old_logit_question old_logit_question_of(const train_batch& batch) {
-  old_logit_question out{batch.training_from, {}};
+  old_logit_question out{batch.training_from, {}, {}};
   for (const auto& g : batch.groups)
     for (const auto& r : g.rollouts) {
       const auto trained = std::count_if(r.versions.begin(), r.versions.end(),

@@ -194,6 +194,14 @@ void old_logit_worker::add(std::span<const scored_group> groups) {
   }
 }
 
+std::vector<std::int64_t> old_logit_worker::unknown(const old_logit_question& asked) const {
+  std::set<std::int64_t> groups;
+  for (const auto& x : asked.rollouts)
+    if (parts_->find(x.id.group) == nullptr)
+      groups.insert(x.id.group);
+  return {groups.begin(), groups.end()};
+}
+
 void old_logit_worker::want(const old_logit_question& asked) {
   auto& p = *parts_;
   p.trainer_waits = true;

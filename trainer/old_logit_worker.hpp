@@ -45,11 +45,13 @@ public:
   /// Takes groups in; a group that is here already changes nothing. There is room for twice what
   /// the admission's budget allows at a time: beyond it those that came first are given up.
   void add(std::span<const scored_group> groups);
+  /// Those of its groups that were never added, or were given up.
+  [[nodiscard]] std::vector<std::int64_t> unknown(const old_logit_question& asked) const;
   /// The trainer waits for these: their groups come first, and of their tokens only those within η.
   /// Until take() work() is not off its path.
   void want(const old_logit_question& asked);
-  /// Whether nothing of it is left to compute, beside what the trainer's own weights serve. Groups
-  /// that were never added are not waited for.
+  /// Whether nothing of it is left to compute, beside what the trainer's own weights serve, of
+  /// the groups that are here.
   [[nodiscard]] bool settled(const old_logit_question& asked) const;
   /// Whether there is something to compute with the versions that are there.
   [[nodiscard]] bool can_work() const;

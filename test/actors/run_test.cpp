@@ -1,4 +1,5 @@
 #include "actors/message_types.hpp"
+#include "actors/policy_backend.hpp"
 #include "actors/shell.hpp"
 #include "actors/training_run.hpp"
 #include "runtime/config/config.hpp"
@@ -87,19 +88,28 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   temporary_folder folder;
   auto s = tiny();
   s.deterministic = true;
+  s.run.steps = 60;
   run_training({.options = s, .directory = folder / "whole", .quiet = true});
-  // Stops after the second checkpoint is there.
-  std::atomic<bool> stop{false};
+  // Its fourth step waits until the end was asked for.
+  std::atomic<bool> fourth{false}, told{false};
   run_request part{.options = s, .directory = folder / "parts", .quiet = true};
   part.interrupted = [&] {
-    return stop || fs::exists(folder / "parts/checkpoints/latest");
+    told = fourth.load();
+    return told.load();
   };
-  auto outcome = run_training(part);
+  auto observer = std::make_shared<step_observer>();
+  part.observer = observer;
+  observer->after = [&](const train_batch& b, const trainer::step_statistics&) {
+    fourth = b.training_from >= version{3};
+    if (fourth)
+      test::comes_true([&] { return told.load(); });
+  };
+  REQUIRE(run_training(part) == run_outcome::interrupted);
   auto rest = part;
   rest.resume = true;
   rest.interrupted = {};
-  if (outcome == run_outcome::interrupted)
-    REQUIRE(run_training(rest) == run_outcome::done);
+  rest.observer = {};
+  REQUIRE(run_training(rest) == run_outcome::done);
   REQUIRE(bytes(newest_checkpoint(folder / "whole") / "model" / "model.safetensors")
           == bytes(newest_checkpoint(folder / "parts") / "model" / "model.safetensors"));
   auto a = summary(folder / "whole"), b = summary(folder / "parts");

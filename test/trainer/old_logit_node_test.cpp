@@ -169,7 +169,7 @@ TEST_CASE("what the trainer waits for is computed first, without tokens beyond Î
   REQUIRE(w.progress().late + w.progress().no_weights == 0);
 }
 
-TEST_CASE("groups that an old-logit worker never had, or has otherwise, are not waited for") {
+TEST_CASE("groups that an old-logit worker never had are named, and not waited for; nor other texts") {
   auto network = tiny_network();
   old_logit_versions node(dedicated(true), network.config());
   auto& w = *node.worker();
@@ -181,6 +181,10 @@ TEST_CASE("groups that an old-logit worker never had, or has otherwise, are not 
   auto& other = batch.groups.front().rollouts.front();
   other.tokens.back() = 1 - other.tokens.back(); // same id, another text
   auto question = old_logit_question_of(batch);
+  std::vector<std::int64_t> others;
+  for (const auto& g : std::span(batch.groups).subspan(1))
+    others.push_back(g.group);
+  REQUIRE(w.unknown(question) == others);
   w.want(question);
   work_off(w);
   REQUIRE(w.settled(question));
