@@ -291,7 +291,7 @@ void controller_state::send_scores(std::vector<score_request> requests) {
 }
 
 void controller_state::judged(const score& s) {
-  failures_in_a_row_ = 0;
+  judged_any_ = true;
   controller_->scored(s);
 }
 
@@ -303,9 +303,9 @@ void controller_state::judging_failed(rollout_id id, const std::string& reason) 
       options_.warn("judging has failed " + std::to_string(judging_failures_)
                     + " times so far; the last time: " + reason);
   }
-  if (++failures_in_a_row_ == options_.max_failures_in_a_row && options_.give_up)
-    options_.give_up("no answer can be judged: " + std::to_string(failures_in_a_row_)
-                     + " failed in a row; the last one: " + reason);
+  if (!judged_any_ && judging_failures_ == options_.max_failures_at_first && options_.give_up)
+    options_.give_up("no answer can be judged: the first " + std::to_string(judging_failures_)
+                     + " failed; the last one: " + reason);
   controller_->scoring_failed(id, reason);
 }
 

@@ -20,10 +20,11 @@ struct controller_actor_options {
   std::function<void(const rollout_controller&)> observe;
   /// Is told why answers can't be judged: the 10th time, the 100th, … Empty: nobody is.
   std::function<void(const std::string&)> warn;
-  /// Judgings that may fail with none in between that doesn't. One that answers one in ten never comes
-  /// to it (0.9^300); one that is broken does in seconds, or once its time-outs have added up.
-  std::int64_t max_failures_in_a_row = 300;
-  /// Is told, once, that so many did, and why the last one: nothing would ever be trained. May be empty.
+  /// Judgings that may fail before the first that doesn't. A reward that fails now and then never comes
+  /// to it; one that is broken does in seconds, or once its time-outs have added up. One that has
+  /// worked may come back, whatever it fails at: that is only warned of.
+  std::int64_t max_failures_at_first = 300;
+  /// Is told, once, that so many did, and why the last one: nothing would be trained. May be empty.
   std::function<void(const std::string&)> give_up;
 };
 
@@ -80,7 +81,8 @@ private:
   std::vector<caf::actor> generators_; ///< by the controller's index
   std::vector<reward_worker> rewards_;
   std::uint64_t questions_ = 0; ///< asked of reward workers so far
-  std::int64_t judging_failures_ = 0, next_told_failure_ = 10, failures_in_a_row_ = 0;
+  std::int64_t judging_failures_ = 0, next_told_failure_ = 10;
+  bool judged_any_ = false;
   std::vector<score_request> unsent_scores_; ///< while no reward worker is up
   std::vector<scored_group> undelivered_;    ///< that the buffer did not confirm: sent again
   caf::actor replay_;

@@ -39,15 +39,17 @@ std::optional<std::string> drift_watch::look(const std::map<std::string, double>
                                     sample_size},
                                    {masked > half, "the share of masked tokens was above", masked},
                                    {clipped > half, "the share of clipped tokens was above", clipped}}};
-  std::optional<std::string> out;
+  std::string told;
   for (std::size_t i = 0; i < signs.size(); ++i) {
     lasted_[i] = signs[i].shows ? lasted_[i] + 1 : 0;
-    if (worth_telling(lasted_[i]) && !out)
-      out = printed("for %d steps in a row %s %.1f (now %.2f): trainer and generators have drifted "
-                    "apart, and little is learnt; a lower rollout.eta or trainer.lr brings them together",
-                    lasted_[i], signs[i].what, half, signs[i].now);
+    if (worth_telling(lasted_[i]))
+      told += printed("%sfor %d steps in a row %s %.1f (now %.2f)", told.empty() ? "" : ", ",
+                      lasted_[i], signs[i].what, half, signs[i].now);
   }
-  return out;
+  if (told.empty())
+    return {};
+  return told + ": trainer and generators have drifted apart, and little is learnt; a lower "
+                "rollout.eta or trainer.lr brings them together";
 }
 
 bool drift_watch::apart() const {

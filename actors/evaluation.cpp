@@ -6,7 +6,6 @@
 #include "rollout/tokenized_feed.hpp"
 #include "runtime/error.hpp"
 #include "runtime/model/weight_transfer.hpp"
-#include "runtime/readable_text.hpp"
 
 #include <algorithm>
 
@@ -51,7 +50,8 @@ void evaluation::begin(version v) {
   engine_->drain();
   finished_.clear();
   engine_->install({installs_++});
-  sums_ = {.v = v};
+  version_ = v;
+  scores_ = {prompts_.size(), settings_.eval.samples};
   expected_ = prompts_.size() * static_cast<std::size_t>(settings_.eval.samples);
   auto sampling = settings_.sampling;
   sampling.temperature = static_cast<float>(settings_.eval.temperature);
@@ -74,31 +74,18 @@ bool evaluation::step() {
 }
 
 void evaluation::judge(const rollout& r) {
-  auto v = judge_->judge(prompts_[static_cast<std::size_t>(r.id.group)].question, r.text, r.finish);
-  sums_.answers += 1;
-  sums_.accuracy += v.correct ? 1 : 0;
-  sums_.reward_mean += v.reward;
-  sums_.length_mean += r.generated();
-  sums_.truncated += r.finish == finish_reason::length ? 1 : 0;
-  if (!v.failure.empty()) {
-    sums_.not_judged += 1;
-    sums_.failure = readable(v.failure, 1000); // of a plugin, it may be
-  }
+  const auto prompt = static_cast<std::size_t>(r.id.group);
+  scores_.add(prompt, r, judge_->judge(prompts_[prompt].question, r.text, r.finish));
 }
 
 evaluation_report evaluation::report() const {
-  auto out = sums_;
-  auto n = static_cast<double>(std::max<std::int64_t>(1, out.answers));
-  out.accuracy /= n;
-  out.reward_mean /= n;
-  out.length_mean /= n;
-  out.truncated /= n;
-  return out;
+  return {version_, scores_.accuracy(), scores_.reward(), scores_.length(), scores_.truncated(),
+          scores_.answers(), scores_.failed(), scores_.last_failure()};
 }
 
 double evaluation::progress() const {
   return expected_ == 0 ? 1
-                        : static_cast<double>(sums_.answers) / static_cast<double>(expected_);
+                        : static_cast<double>(scores_.answers()) / static_cast<double>(expected_);
 }
 
 evaluation_report evaluation::run(version v, std::span<const tensor_view> weights,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "rollout/answer_scores.hpp"
 #include "rollout/controller.hpp"
 #include "rollout/engine.hpp"
 #include "rollout/prompt_source.hpp"
@@ -62,7 +63,8 @@ private:
   std::shared_ptr<generation::engine> engine_;
   std::deque<rollout> finished_; ///< to be judged
   std::int32_t installs_ = 0; ///< the engine's own version only ever grows
-  evaluation_report sums_;
+  version version_ = no_version;
+  answer_scores scores_{0, 0};
   std::size_t expected_ = 0;
 };
 

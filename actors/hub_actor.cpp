@@ -252,6 +252,9 @@ caf::result<std::string> hub_state::scale(const std::string& kind, std::int64_t 
 
 /// Hosts whose generators want more than they have, each with a line: they run all the same.
 std::string hub_state::shortages() const {
+  const auto& s = options_.options;
+  if (s.generator.device != compute_device::cpu || !s.generator.backend.name.empty())
+    return {}; // they compute elsewhere
   struct load {
     std::int64_t generators = 0;
     host_facts host;
@@ -263,19 +266,20 @@ std::string hub_state::shortages() const {
       l.generators += m.counts.at("generator");
       l.host = m.host;
     }
-  const auto& s = options_.options;
   const auto shape = trainer::model_shape(s);
   std::string out;
   for (const auto& [name, l] : hosts) {
     const auto threads = l.generators * s.generator.threads;
+    const auto at_once = std::max<std::int64_t>(1, l.host.processors / s.generator.threads);
     if (l.host.processors > 0 && threads > l.host.processors)
       out += "\nnote: " + name + " has " + std::to_string(l.host.processors) + " processors for "
-             + std::to_string(threads) + " threads of generators: they take turns, and together are no "
-             "faster than " + std::to_string(std::max<std::int64_t>(1, l.host.processors / s.generator.threads));
+             + std::to_string(threads) + " threads of generators: they take turns, and together are "
+             + "no faster than " + std::to_string(at_once);
     const auto bytes = shape ? l.generators * trainer::generator_memory(*shape, s) : 0;
     if (l.host.memory_bytes > 0 && bytes > l.host.memory_bytes)
-      out += "\nnote: " + name + " has " + trainer::bytes_text(l.host.memory_bytes) + " of memory, and its "
-             + std::to_string(l.generators) + " generators may need up to " + trainer::bytes_text(bytes)
+      out += "\nnote: " + name + " has " + trainer::bytes_text(l.host.memory_bytes)
+             + " of memory, and its " + std::to_string(l.generators)
+             + " generators may need up to " + trainer::bytes_text(bytes)
              + " (generator.kv_cache_tokens bounds the most of it)";
   }
   return out;

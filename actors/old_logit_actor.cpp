@@ -36,9 +36,9 @@ caf::behavior old_logit_state::start(old_logit_options options,
         answer();
       if (options_.wait_s > 0) {
         worker_->add(what.missed);
+        worker_->want(what);
         if (auto unknown = worker_->unknown(what); !unknown.empty() && what.missed.empty())
           return old_logit_supply{.unknown = std::move(unknown)};
-        worker_->want(what);
       }
       asked_.emplace(what, self_->make_response_promise<old_logit_supply>(),
                      now_s(self_) + options_.wait_s);

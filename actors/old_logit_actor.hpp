@@ -31,8 +31,8 @@ struct old_logit_options {
 /// taken after one chunk at most. Joins controller and trainer by itself; should it die, the trainer
 /// does without, and its successor starts afresh, with the versions from then on.
 ///
-/// Takes buffer_groups; old_logit_question → old_logit_supply: what is known of these rollouts, at once
-/// or, with wait_s, when that is all that can be, once it has the groups that it missed by coming late;
+/// Takes buffer_groups; old_logit_question → old_logit_supply: what is known of these rollouts, at
+/// once or, with wait_s, when that is all that can be, once it was given the groups that it lacked;
 /// weights_ready from its receiver; (drain_atom).
 class old_logit_state {
 public:

@@ -82,16 +82,14 @@ void read_prompts(const json& prompt, const served_model& served, completion_req
     add(prompt);
 }
 
-/// Refuses a field that is another one misspelt. Others are the template's, which may read any.
+/// Where role or content is missing, a field that is spelt nearly so is meant. All others are the
+/// template's, which may read any.
 void check_message(const json& m, const std::string& where) {
-  static const std::vector<std::string> known{
-    "role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio",
-    "annotations", "reasoning", "reasoning_content", "thinking"};
   if (!m.is_object())
     refuse(where, "found " + shown(m) + ", expected an object with \"role\" and \"content\"");
-  for (const auto& [name, value] : m.items())
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      if (const auto hint = did_you_mean(name, known); !hint.empty())
+  for (const std::string needed : {"role", "content"})
+    for (const auto& [name, value] : m.items())
+      if (const auto hint = did_you_mean(name, std::span(&needed, 1)); !m.contains(needed) && !hint.empty())
         refuse(where + "." + name, "there is no such field" + hint, "unknown_parameter");
   if (!m.contains("role") || !m["role"].is_string())
     refuse(where + ".role", "found " + shown(m.value("role", json())) + ", expected a string");

@@ -239,6 +239,9 @@ void run_record::resume(const run_directory::rewound_metrics& lines, const nlohm
     time_before_ = l.value("time_s", time_before_);
   }
   generated_tokens_ = generated_before_;
+  // What the dropped lines told, should this process die before it has a step to tell.
+  directory_.append_metrics({{"kind", "resume"}, {"step", steps_}, {"wall_s", wall_before_},
+                             {"peak_rss_bytes", peak_before_}});
 }
 
 nlohmann::ordered_json run_record::summary(double now) const {

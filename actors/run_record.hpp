@@ -33,8 +33,9 @@ public:
   /// time and memory from those that were dropped and from its summary.json (or {}) too.
   void resume(const run_directory::rewound_metrics& lines, const nlohmann::json& summary);
 
-  /// All of summary.json but what only the caller knows (ledger, memory of a cluster's nodes). All figures are
-  /// of the whole run, whatever number of processes it took:
+  /// All of summary.json but what only the caller knows (ledger, memory of a cluster's nodes). All
+  /// figures are of the whole run since its last start from the beginning, whatever number of
+  /// processes it took:
   /// - accuracy_before, accuracy_after: of the first and the last evaluation; accuracy_after_step: the
   ///   training steps before the last. A run that was interrupted isn't evaluated at its end.
   /// - generated_tokens, trained_tokens: of the steps that led to the present weights. What a killed

@@ -199,17 +199,19 @@ void trainer_state::supply_and_train(train_batch batch, double waited) {
 void trainer_state::ask_annotator(const old_logit_question& question,
                                   const std::shared_ptr<const train_batch>& batch,
                                   const std::function<void(old_logit_supply*)>& go_on) {
-  auto with = [=, this](old_logit_supply& supply) {
-    if (supply.unknown.empty() || !annotator_)
-      return go_on(&supply);
+  auto with = [=, this, asked = annotator_](old_logit_supply& supply) {
     auto again = question;
-    for (const auto& g : batch->groups)
-      if (std::binary_search(supply.unknown.begin(), supply.unknown.end(), g.group))
-        again.missed.push_back(g);
-    ask_annotator(again, batch, go_on);
+    if (question.missed.empty() && asked == annotator_)
+      for (const auto& g : batch->groups)
+        if (std::binary_search(supply.unknown.begin(), supply.unknown.end(), g.group))
+          again.missed.push_back(g);
+    if (again.missed.size() > question.missed.size())
+      ask_annotator(again, batch, go_on);
+    else
+      go_on(&supply);
   };
-  self_->request(annotator_, within(options_.request_timeout_s + options_.old_logits_wait_s), question)
-    .then(with, [=](const caf::error&) { go_on(nullptr); });
+  const auto limit = within(options_.request_timeout_s + options_.old_logits_wait_s);
+  self_->request(annotator_, limit, question).then(with, [=](const caf::error&) { go_on(nullptr); });
 }
 
 /// What the one before was asked is not waited for any more.

@@ -1,5 +1,7 @@
 #include "rollout/answer_scores.hpp"
 
+#include "runtime/readable_text.hpp"
+
 #include <algorithm>
 
 namespace millrace {
@@ -24,7 +26,7 @@ void answer_scores::add(std::size_t question, const rollout& answer, const verdi
   truncated_ += answer.finish == finish_reason::length ? 1 : 0;
   if (!v.failure.empty()) {
     ++failed_;
-    last_failure_ = v.failure;
+    last_failure_ = readable(v.failure, 1000); // of a plugin, it may be
   }
 }
 

@@ -340,8 +340,8 @@ struct asked_rollout {
   }
 };
 
-/// trainer → old-logit actor: the log-probs of a batch's rollouts, which that one has had since they
-/// were delivered. Asked again, with these groups whole, when it says that it hasn't.
+/// trainer → old-logit actor: the log-probs of a batch's rollouts, which that one was sent when they
+/// were delivered. Asked once more, with these groups whole, when it says that it lacks some.
 struct old_logit_question {
   version training_from;
   std::vector<asked_rollout> rollouts; ///< in the batch's order
@@ -373,7 +373,7 @@ struct old_logit_supply {
   std::vector<old_log_prob_list> known; ///< of the batch's rollouts
   double hidden_s = 0; ///< that computing them took off the trainer's path
   double waited_s = 0; ///< that the trainer waited for this
-  std::vector<std::int64_t> unknown; ///< groups that the old-logit actor never had: no answer yet
+  std::vector<std::int64_t> unknown; ///< groups that the old-logit actor lacks: no answer yet
 
   template <class I>
   friend typename I::result_type inspect(I& f, old_logit_supply& x) {

@@ -10,6 +10,7 @@
 #include "rollout/tokenized_feed.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/short_forms.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -42,7 +43,9 @@ struct eval_arguments {
 std::string configuration_of(const fs::path& model) {
   auto folder = fs::weakly_canonical(model);
   if (folder.parent_path().filename() == "checkpoints")
-    folder = folder.parent_path().parent_path();
+    folder = folder.parent_path();
+  if (folder.filename() == "checkpoints")
+    folder = folder.parent_path();
   const auto file = folder / "config.json";
   return fs::exists(folder / "checkpoints") && fs::exists(file) ? file.string() : std::string();
 }
@@ -145,7 +148,8 @@ private:
         continue;
       }
       auto sampling = a_.sampling;
-      sampling.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(sampling.max_tokens, room));
+      sampling.max_tokens
+        = static_cast<std::int32_t>(std::min<std::int64_t>(sampling.max_tokens, room));
       for (std::int32_t k = 0; k < a_.samples; ++k)
         model_.engine->submit(
           {blank_rollout({static_cast<std::int64_t>(questions_.size()), k}, p), sampling});
@@ -179,10 +183,7 @@ private:
 
   void report(double spent) {
     const auto row = [this](const char* name, const char* form, auto... values) {
-      char value[160], text[200];
-      std::snprintf(value, sizeof value, form, values...);
-      std::snprintf(text, sizeof text, "%-10s %s", name, value);
-      screen_.line(text);
+      screen_.line(printed("%-10s ", name) + printed(form, values...));
     };
     row("accuracy", "%.4f  (%lld of %lld answers)", scores_.accuracy(),
         static_cast<long long>(scores_.correct()), static_cast<long long>(scores_.answers()));
@@ -239,7 +240,7 @@ void add_eval_command(CLI::App& app, int& status) {
   cmd->add_option("data", a->data, "JSON lines, as for data.file")->required();
   cmd->add_option("--config", a->config, "Configuration whose reward, plugins, stop strings and "
                                          "fields of data hold where no option says otherwise "
-                                         "(default: of a run's folder its own)");
+                                         "(default: of a run's folder its own; none)");
   cmd->add_option("--question-field", a->question_field, "As data.question_field");
   cmd->add_option("--answer-field", a->answer_field, "As data.answer_field");
   cmd->add_option("--template", a->prompt_template, "What the model reads, as data.template: "
@@ -253,7 +254,9 @@ void add_eval_command(CLI::App& app, int& status) {
     ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   cmd->add_option("--samples", a->samples, "Answers to each question")->check(CLI::Range(1, 4096));
   cmd->add_option("--pass-at", a->pass_at, "Tell pass@k, by the unbiased estimate from all "
-                                           "--samples: k, or several (1,8)")->allow_extra_args(false)->delimiter(',');
+                                           "--samples: k, or several (1,8)")
+    ->allow_extra_args(false)
+    ->delimiter(',');
   cmd->add_flag("--json", a->json, "Tell the result as one JSON object");
   cmd->add_option("--answers", a->answers, "Write every answer and its judgement there");
   add_sampling_arguments(*cmd, a->sampling);
@@ -261,6 +264,8 @@ void add_eval_command(CLI::App& app, int& status) {
     check_samples(*a);
     if (a->config.empty())
       a->config = configuration_of(a->engine.model);
+    else if (a->config == "none")
+      a->config.clear();
     status = evaluator(*a).run();
   });
 }

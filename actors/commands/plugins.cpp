@@ -34,12 +34,12 @@ void print_plugin(const plugins::loaded_plugin& p) {
     print(e.kind, e.name, e.help, {}, width);
 }
 
-/// Parameters that all built-in ones of a kind take, and which are therefore told once.
-std::set<std::string> shared_parameters(const std::vector<known_name>& all, const std::string& kind) {
+/// Parameters that all built-in losses take, and which are therefore told once.
+std::set<std::string> shared_parameters(const std::vector<known_name>& all) {
   std::map<std::string, std::size_t> counts;
   std::size_t members = 0;
   for (const auto& k : all) {
-    if (k.kind != kind || !k.from.empty())
+    if (k.kind != "loss" || !k.from.empty())
       continue;
     ++members;
     for (const auto& p : k.parameters)
@@ -52,7 +52,8 @@ std::set<std::string> shared_parameters(const std::vector<known_name>& all, cons
   return out;
 }
 
-std::string listed(const std::vector<option_row>& parameters, const std::set<std::string>& without) {
+std::string listed(const std::vector<option_row>& parameters,
+                   const std::set<std::string>& without) {
   std::string out;
   for (const auto& p : parameters)
     if (!without.contains(p.name))
@@ -62,7 +63,7 @@ std::string listed(const std::vector<option_row>& parameters, const std::set<std
 
 void print_known() {
   const auto all = known_names();
-  const auto shared = shared_parameters(all, "loss");
+  const auto shared = shared_parameters(all);
   std::size_t width = 0;
   for (const auto& k : all)
     width = std::max(width, k.name.size());
@@ -88,7 +89,8 @@ void print_named(const std::string& name) {
     if (k.name != name)
       continue;
     found = true;
-    std::printf("%s %s%s%s\n", k.kind.c_str(), name.c_str(), k.help.empty() ? "" : ": ", k.help.c_str());
+    std::printf("%s %s%s%s\n", k.kind.c_str(), name.c_str(), k.help.empty() ? "" : ": ",
+                k.help.c_str());
     for (const auto& p : k.parameters)
       std::fputs(format_row(p).c_str(), stdout);
     if (!k.from.empty())
@@ -102,7 +104,7 @@ void print_named(const std::string& name) {
 }
 
 bool is_file(const std::string& what) {
-  return what.find('/') != std::string::npos || what.ends_with(".so") || std::filesystem::exists(what);
+  return what.find('/') != std::string::npos || what.ends_with(".so");
 }
 
 } // namespace
@@ -114,7 +116,7 @@ void add_plugin_commands(CLI::App& app, int& status) {
   auto config = std::make_shared<std::string>();
   cmd->add_option("what", *what,
                   "Plugins to look into, or names whose parameters to show; none: list all");
-  cmd->add_option("--config", *config, "Also what the plugins of this configuration register");
+  cmd->add_option("--config", *config, "Know also what the plugins of this configuration register");
   cmd->callback([=, &status] {
     if (!config->empty())
       load_plugins(load_settings(*config));

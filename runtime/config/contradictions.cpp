@@ -278,8 +278,9 @@ std::vector<std::string> remarks(const settings& s) {
     out.push_back("weight_sync.delta: generator.dtype is \"fp32\", of which a step changes nearly every "
                   "element: comparing costs more than it saves, unless most weights are frozen");
   if (!s.model.path.empty() && s.trainer.lr > 1e-4)
-    out.push_back("trainer.lr: " + num(s.trainer.lr) + " is a rate for a small model made from scratch; a "
-                  "pre-trained one forgets what it knows at that, and takes 1e-6 to 1e-5");
+    out.push_back("trainer.lr: " + num(s.trainer.lr) + " is a rate for a small model made from "
+                  "scratch; if model.path is a pre-trained language model, it forgets what it knows "
+                  "at that, and takes 1e-6 to 1e-5");
   if (s.trainer.micro_batch_tokens <= s.sampling.max_tokens)
     out.push_back("trainer.micro_batch_tokens: " + num(s.trainer.micro_batch_tokens)
                   + " are no room for a prompt with an answer of sampling.max_tokens, "

@@ -140,6 +140,8 @@ public:
     return std::isfinite(s) || evals.empty() ? s : number(*evals.front(), "eval_accuracy");
   }
   [[nodiscard]] double accuracy_after() const {
+    if (number(in_.summary, "accuracy_after_step") == 0)
+      return none; // that one was before training
     const auto s = number(in_.summary, "accuracy_after");
     return std::isfinite(s) || evals.size() < 2 ? s : number(*evals.back(), "eval_accuracy");
   }

@@ -3,6 +3,7 @@
 #include "actors/certificates.hpp"
 #include "runtime/scratch_folder.hpp"
 #include "test/actors/watched_program.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -16,7 +17,7 @@
 
 using namespace millrace;
 using test::check_accounts, test::endless, test::read, test::tiny_cluster, test::watched;
-using test::write;
+using test::comes_true, test::patience, test::write;
 namespace fs = std::filesystem;
 
 namespace {
@@ -31,9 +32,9 @@ int connect_to(int port) {
   return fd;
 }
 
-/// Whether the other end closes this connection in time. Closes it too.
-bool cut_off(int fd, int seconds) {
-  timeval limit{seconds, 0};
+/// Whether the other end closes this connection. Closes it too.
+bool cut_off(int fd) {
+  const timeval limit{patience.count(), 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   char byte = 0;
   const auto n = recv(fd, &byte, 1, 0);
@@ -126,9 +127,7 @@ TEST_CASE("run: a first Ctrl-C waits for the answer that is being judged, a seco
                              {"timeout_s", 600}}}};
   auto config = write(folder.path() / "c.json", j);
   watched run({"run", config, "--run-dir", (folder.path() / "run").string()});
-  for (int i = 0; i < 600 && !fs::exists(judging); ++i)
-    usleep(100'000);
-  REQUIRE(fs::exists(judging));
+  REQUIRE(comes_true([&] { return fs::exists(judging); }));
   run.signal(SIGINT);
   CHECK(run.ends(2) == -1);
   run.signal(SIGINT);
@@ -201,12 +200,10 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   CHECK(scale.ends() == 0);
   CHECK_THAT(scale.said(), Catch::Contains("generator: 1 → 2"));
   auto shows_second = [&] { // both generators of gen0 are there
-    for (int i = 0; i < 40; ++i) {
+    return comes_true([&] {
       watched list({"inspect", "--run", (folder.path() / "run").string()});
-      if (list.ends() == 0 && list.said().find("gen0/generator-1") != std::string::npos)
-        return true;
-    }
-    return false;
+      return list.ends() == 0 && list.said().find("gen0/generator-1") != std::string::npos;
+    });
   };
   CHECK(shows_second());
   const auto first_life = up.node("gen0");
@@ -214,7 +211,7 @@ TEST_CASE("cluster: with certificates nodes know each other, and nobody else get
   REQUIRE(up.says("node gen0 is gone"));
   CHECK(up.comes_back("gen0", first_life));
   CHECK(shows_second()); // it comes back as it was scaled
-  CHECK(cut_off(silent, 15)); // connected a while ago, and nobody has ever spoken
+  CHECK(cut_off(silent)); // connected a while ago, and nobody has ever spoken
   CHECK(watched({"down", config}).ends() == 0);
   CHECK(up.ends() == 130);
 }

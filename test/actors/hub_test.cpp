@@ -199,7 +199,7 @@ TEST_CASE("hub: more generators than a host has processors and memory for run, a
   CHECK_THAT(scale(2), !Catch::Contains("note"));
 }
 
-TEST_CASE("hub: the state tells step and nodes, in the order in which people count") {
+TEST_CASE("hub: the state tells step and nodes") {
   hub_fixture f;
   auto status = nlohmann::json::parse(f.ask(status_atom::value));
   CHECK(status["step"] == 144);

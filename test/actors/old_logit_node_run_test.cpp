@@ -239,15 +239,11 @@ TEST_CASE("old-logit node: killed or stopped, the run goes on by the fallback; i
   auto fell_back = [](const nlohmann::json& j) { return j["old_logits_share_ewma"] >= 0.5; };
   step_lines steps(up, run);
   REQUIRE(steps.come(served));
-  auto shown = [&] { // nodes are asked once a second
-    for (int i = 0; i < 10; ++i) {
-      watched list({"inspect", run.string()});
-      if (list.ends() == 0 && list.said().find("old/old_logits") != std::string::npos)
-        return list.said().find("publisher/fp32") != std::string::npos;
-    }
-    return false;
-  };
-  CHECK(shown());
+  CHECK(test::comes_true([&] { // nodes are asked once a second
+    watched list({"inspect", run.string()});
+    return list.ends() == 0 && list.said().find("old/old_logits") != std::string::npos
+           && list.said().find("publisher/fp32") != std::string::npos;
+  }));
   auto first = up.node("old");
   steps.skip();
   REQUIRE(kill(first, SIGKILL) == 0);

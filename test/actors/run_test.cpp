@@ -88,9 +88,9 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   temporary_folder folder;
   auto s = tiny();
   s.deterministic = true;
-  s.run.steps = 60;
+  s.run.steps = 200;
   run_training({.options = s, .directory = folder / "whole", .quiet = true});
-  // Its fourth step waits until the end was asked for.
+  // Its fourth step waits until the end is about to be asked for.
   std::atomic<bool> fourth{false}, told{false};
   run_request part{.options = s, .directory = folder / "parts", .quiet = true};
   part.interrupted = [&] {
@@ -105,6 +105,7 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
       test::comes_true([&] { return told.load(); });
   };
   REQUIRE(run_training(part) == run_outcome::interrupted);
+  REQUIRE(summary(folder / "parts")["steps"] < s.run.steps);
   auto rest = part;
   rest.resume = true;
   rest.interrupted = {};
@@ -141,7 +142,7 @@ TEST_CASE("run: one in which no answer can be judged ends, and says why") {
   s.reward.kind = "program";
   s.reward.params = {{"command", {"cat"}}}; // what it was asked is no verdict
   REQUIRE_THROWS_WITH(run_training({.options = s, .directory = folder / "run", .quiet = true}),
-                      Catch::Contains("no answer can be judged: 300 failed in a row")
+                      Catch::Contains("no answer can be judged: the first 300 failed")
                         && Catch::Contains("program cat"));
   auto j = summary(folder / "run");
   REQUIRE(j["ended"] == "failed");

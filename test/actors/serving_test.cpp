@@ -2,6 +2,7 @@
 
 #include "test/actors/http_socket.hpp"
 #include "test/actors/serving_fixture.hpp"
+#include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
 #include <httplib.h>
@@ -276,8 +277,7 @@ TEST_CASE("a client that goes away cancels an answer that was to come whole") {
     const auto body = json{{"prompt", "x"}}.dump();
     client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                 + std::to_string(body.size()) + "\r\n\r\n" + body);
-    while (s.service.outstanding() == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    REQUIRE(test::comes_true([&] { return s.service.outstanding() > 0; }));
   }
   REQUIRE(s.falls_idle());
 }

@@ -217,9 +217,16 @@ TEST_CASE("a reader beside a writer never sees half of two versions") {
           wrong += into.equal(weights(v.value)) ? 0 : 1;
         }
   });
-  for (int v = 1; v < 300 || seen == 0; ++v)
+  int v = 0;
+  const auto put = [&] {
+    ++v;
     ring.put({v}, weights(v));
+    return v >= 300 && seen > 0;
+  };
+  while (!put() && v < 1'000'000) {
+  }
   end = true;
   reader.join();
+  REQUIRE(seen > 0);
   REQUIRE(wrong == 0);
 }
