@@ -219,6 +219,9 @@ void server::parts::routes() {
       answer(out, 415, api_error(415, "Content-Encoding: found \""
                                         + in.get_header_value("Content-Encoding")
                                         + "\", expected a body that is not packed").body());
+    else if (in.method == "POST" && !in.has_header("Content-Length")
+             && !in.has_header("Transfer-Encoding")) // its end would never come
+      answer(out, 411, api_error(411, "Content-Length: found none, expected a body").body());
     else
       return httplib::Server::HandlerResponse::Unhandled;
     return httplib::Server::HandlerResponse::Handled;

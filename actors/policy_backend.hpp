@@ -35,6 +35,7 @@ public:
   /// Copies what is to be saved, and writes it while training goes on. What a write before this one
   /// failed with is thrown here.
   void save(const std::string& stream) override;
+  void finish_saving() override { writer_.wait(); }
   /// Publishes each version in full precision as well, by `exact`, for an old-logit node: before the
   /// others, so that it has a head start over them. When that node still reads the version before the
   /// last, its slot is waited for, up to `wait_s`; then this version is left out.

@@ -36,6 +36,7 @@ caf::behavior training_worker(caf::stateful_actor<training_worker_state>* self,
     [=, &b](save_atom, const std::string& stream) {
       during("writing a checkpoint", [&] { b.save(stream); });
     },
+    [=, &b](drain_atom) { during("writing a checkpoint", [&] { b.finish_saving(); }); },
     answer_introspection(seen),
   };
 }
@@ -119,14 +120,8 @@ void trainer_state::checkpoint(bool last) {
     .then(
       [this, last](const std::string& stream) {
         self_->request(peers_.worker, within(options_.step_timeout_s), save_atom::value, stream)
-          .then(
-            [this, last] {
-              if (last)
-                self_->send(peers_.owner, finished_atom::value);
-              else
-                ask_for_batch();
-            },
-            [this](const caf::error& e) { fail("writing a checkpoint", e); });
+          .then([this, last] { last ? finish_saving() : ask_for_batch(); },
+                [this](const caf::error& e) { fail("writing a checkpoint", e); });
       },
       [this, last](const caf::error& e) {
         if (e == caf::sec::request_receiver_down)
@@ -134,6 +129,13 @@ void trainer_state::checkpoint(bool last) {
         else
           checkpoint(last);
       });
+}
+
+/// A run whose last checkpoint isn't on disk has not ended well.
+void trainer_state::finish_saving() {
+  self_->request(peers_.worker, within(options_.step_timeout_s), drain_atom::value)
+    .then([this] { self_->send(peers_.owner, finished_atom::value); },
+          [this](const caf::error& e) { fail("writing the last checkpoint", e); });
 }
 
 void trainer_state::ask_for_batch() {

@@ -19,12 +19,15 @@ public:
   virtual weights_published publish_current() = 0;
   /// One step from batch.training_from; the next version is published when it returns.
   virtual train_result train(const train_batch& batch) = 0;
-  /// Writes a checkpoint of the current version; `stream` is the controller's state.
+  /// Writes a checkpoint of the current version, or begins to; `stream` is the controller's state.
   virtual void save(const std::string& stream) = 0;
+  /// Until all that was saved is on disk. \throws what a write failed with
+  virtual void finish_saving() = 0;
 };
 
 /// Runs a training_backend on a thread of its own, so that the trainer itself is never deaf.
-/// Takes train_batch → train_result; (start_atom) → weights_published; (save_atom, stream).
+/// Takes train_batch → train_result; (start_atom) → weights_published; (save_atom, stream);
+/// (drain_atom): when all that was saved is on disk.
 struct training_worker_state {
   static inline const char* name = "train_worker";
   std::shared_ptr<training_backend> backend;
@@ -75,6 +78,7 @@ private:
   void publish_first();
   void ask_for_batch();
   void received(const train_batch& batch);
+  void finish_saving();
   void supply_and_train(train_batch batch, double waited);
   /// Asks the old-logit actor, a second time with groups that it lacks.
   void ask_annotator(const old_logit_question& question,

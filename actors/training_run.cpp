@@ -126,6 +126,22 @@ training_run::training_run(const run_request& request)
     [](const std::string& text) { log::warning("checkpoints", text); }, options_.run.keep_best);
 }
 
+/// A damaged one is no reason not to go on: the checkpoint has all that training needs.
+static nlohmann::json earlier_summary(const std::filesystem::path& file) {
+  try {
+    auto j = read_json_file(file);
+    // What is read of it later must be there as it was written, or not at all.
+    static_cast<void>(j.value("ended", std::string()));
+    static_cast<void>(j.value("wall_s", 0.0) + j.value("peak_rss_bytes", 0.0));
+    static_cast<void>(j.value("node_peak_rss_bytes", std::map<std::string, std::int64_t>{}));
+    return j;
+  } catch (const std::exception& e) {
+    log::warning("run", file.string() + ": is damaged (" + e.what() + "); the new one counts of earlier "
+                        "processes only what metrics.jsonl tells");
+    return nlohmann::json::object();
+  }
+}
+
 void training_run::open_policy() {
   source_ = make_prompt_source(options_.data, options_.seed);
   judge_ = make_reward(options_.reward);
@@ -134,7 +150,7 @@ void training_run::open_policy() {
   if (request_.resume) {
     resumed_ = checkpoints_->newest();
     if (resumed_ && std::filesystem::exists(directory_.summary_file()))
-      earlier_summary_ = read_json_file(directory_.summary_file());
+      earlier_summary_ = earlier_summary(directory_.summary_file());
     if (resumed_)
       check_resumable();
     else

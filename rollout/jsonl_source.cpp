@@ -151,7 +151,7 @@ void jsonl_source::split(double held_out, const std::string& file) {
   if (count >= distinct || held_out < 0)
     throw user_error("data.held_out: " + std::to_string(count) + " prompts are to be held out, but "
                      + file + " has only " + std::to_string(distinct)
-                     + " different questions; lower it, to 0 for none");
+                     + " different questions; lower it");
   const shuffled_order order(distinct, seed_ ^ stream_of("jsonl.held_out"), 0);
   std::vector<bool> out(first.size());
   for (std::int64_t k = 0; k < count; ++k) {

@@ -81,7 +81,7 @@ public:
       } catch (const spdlog::spdlog_ex& e) {
         throw user_error(path.string() + ": can't write the log: " + e.what());
       }
-      opened->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+      opened->set_pattern("%Y-%m-%dT%H:%M:%S.%e %v");
     }
     std::lock_guard lock(mutex_);
     file_ = std::move(opened);

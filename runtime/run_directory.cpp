@@ -171,7 +171,8 @@ std::vector<nlohmann::json> read_metrics(const fs::path& file) {
   }
   if (damaged > 0)
     log::warning("metrics", file.string() + ":" + std::to_string(first_damaged)
-                              + ": is no JSON object (was its writing cut off?); it is left out"
+                              + ": is no JSON object (was its writing cut off?); it is left out, of "
+                              "all sums too"
                               + (damaged == 1 ? "" : ", the first of " + std::to_string(damaged)
                                                        + " such lines"));
   return out;

@@ -85,12 +85,13 @@ TEST_CASE("reward worker: one that is drained judges what it has, in order") {
   stream_config config;
   caf::actor_system system{config};
   caf::scoped_actor self{system};
-  auto worker = self->spawn<caf::detached>(reward_actor, "reward-0", std::make_shared<slow>(),
-                                           self->spawn(host));
+  auto judge = std::make_shared<slow>();
+  auto worker = self->spawn<caf::detached>(reward_actor, "reward-0", judge, self->spawn(host));
   auto first = self->request(worker, within(test::patience_s), answers(3));
   auto second = self->request(worker, within(test::patience_s), answers(2));
   auto none = self->request(worker, within(test::patience_s), answers(0));
   self->send(worker, drain_atom::value);
+  judge->go_on = true;
   std::vector<std::size_t> sizes;
   const auto note = [&](const score_results& r) {
     sizes.push_back(r.scores.size());

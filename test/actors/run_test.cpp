@@ -106,6 +106,7 @@ TEST_CASE("run: interrupted and resumed, deterministic, gives the same parameter
   };
   REQUIRE(run_training(part) == run_outcome::interrupted);
   REQUIRE(summary(folder / "parts")["steps"] < s.run.steps);
+  std::ofstream(folder / "parts" / "summary.json") << R"({"wall_s": "a"})"; // damage is no obstacle
   auto rest = part;
   rest.resume = true;
   rest.interrupted = {};
@@ -133,6 +134,24 @@ TEST_CASE("run: one that is interrupted while a slow program judges the held-out
                         .interrupted = [&] { return since() > std::chrono::seconds(2); }})
           == run_outcome::interrupted);
   REQUIRE(since() < test::patience);
+}
+
+TEST_CASE("run: one whose last checkpoint can't be written has failed") {
+  temporary_folder folder;
+  auto s = tiny();
+  s.run.checkpoint_every = 0; // at its end only
+  auto observer = std::make_shared<step_observer>();
+  observer->after = [&](const train_batch& b, const trainer::step_statistics&) {
+    if (b.training_from.value + 1 < s.run.steps)
+      return;
+    fs::remove_all(folder / "run" / "checkpoints");
+    std::ofstream(folder / "run" / "checkpoints") << "no folder";
+  };
+  REQUIRE_THROWS_WITH(run_training({.options = s, .directory = folder / "run", .quiet = true,
+                                    .observer = observer}),
+                      Catch::Contains("writing the last checkpoint")
+                        && Catch::Contains("checkpoints"));
+  REQUIRE(summary(folder / "run")["ended"] == "failed");
 }
 
 TEST_CASE("run: one in which no answer can be judged ends, and says why") {

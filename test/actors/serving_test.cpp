@@ -269,6 +269,14 @@ TEST_CASE("an answer that fails has a failure's status; a stream tells of it and
   }
 }
 
+TEST_CASE("a request without a body is answered, not waited for") {
+  const model_folder m(15);
+  running_server s(m);
+  test::http_socket client(s.http.port());
+  client.send("POST /reload HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  REQUIRE(client.receive().status == 411);
+}
+
 TEST_CASE("a client that goes away cancels an answer that was to come whole") {
   const model_folder m(15);
   running_server s(m, 64, {}, 0, std::make_unique<endless_engine>());

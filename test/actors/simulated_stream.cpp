@@ -92,6 +92,7 @@ caf::behavior fake_worker(caf::stateful_actor<fake_worker_state>* self,
       self->state.promise.deliver(train_result{{from, w->v, {}, {}}, std::to_string(w->v.value)});
     },
     [=](save_atom, const std::string&) {},
+    [=](drain_atom) {},
   };
 }
 
