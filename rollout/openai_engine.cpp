@@ -297,9 +297,9 @@ void openai_engine::settle(request& r, std::vector<rollout>& finished) {
   start(r);
 }
 
-/// What comes of a server that isn't up yet, went away, or is another now. It must have the current weights
-/// before it samples a token again: no version would be true otherwise. What it sends to others of
-/// our requests meanwhile is not waited for.
+/// What comes of a server that isn't up yet, went away, or is another now. It must have the current
+/// weights before it samples a token again: no version would be true otherwise. What it sends to
+/// others of our requests meanwhile is not waited for.
 void openai_engine::lose(const std::string& why) {
   if (lost_.is)
     return;

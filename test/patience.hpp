@@ -5,8 +5,8 @@
 
 namespace millrace::test {
 
-/// How long a test waits for what must come: far longer than it takes on the busiest machine, so that
-/// only a failure takes so long.
+/// How long a test waits for what must come: far longer than it takes on the busiest machine, so
+/// that only a failure takes so long.
 inline constexpr std::chrono::seconds patience{120};
 inline constexpr double patience_s = patience.count();
 

@@ -11,10 +11,10 @@ namespace millrace::trainer {
 
 namespace {
 
-/// libtorch 2.11 records every operation in a map for the whole process, which it changes before it takes
-/// the lock (FlightRecorderDetail.hpp, all_pg_status_): two groups whose first operations meet can end the
-/// process. It reads this variable at the first operation; set here, before main, nothing reads the
-/// environment meanwhile. A value that the user gave stands.
+/// libtorch 2.11 records every operation in a map for the whole process, which it changes before it
+/// takes the lock (FlightRecorderDetail.hpp, all_pg_status_): two groups whose first operations meet
+/// can end the process. It reads this variable at the first operation; set here, before main, nothing
+/// reads the environment meanwhile. A value that the user gave stands.
 const bool flight_recorder_off = ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0) == 0;
 
 /// Gloo writes to sockets whose other end may be gone: that is an error of the operation, and must not

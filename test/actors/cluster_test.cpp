@@ -141,6 +141,7 @@ TEST_CASE("cluster: the trainer's node killed, --resume goes on from its newest 
   auto config = write(folder.path() / "c.json", j);
   auto run = folder.path() / "run";
   watched first({"up", config, "--run-dir", run.string()});
+  REQUIRE(first.says("node gen0 is up"));
   REQUIRE(first.has_checkpoint(run));
   auto head = read(run / "monitor.json")["pid"].get<pid_t>();
   REQUIRE(kill(head, SIGKILL) == 0);

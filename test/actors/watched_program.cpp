@@ -120,9 +120,10 @@ int watched::steps() const {
 }
 
 pid_t watched::node(const std::string& name) const {
-  auto key = "node " + name + " is up (";
-  auto at = said_.find("process ", said_.rfind(key));
-  return at == std::string::npos ? -1 : std::atoi(said_.c_str() + at + 8);
+  const auto told = said_.rfind("node " + name + " is up (");
+  INFO("said so far:\n" << said_);
+  REQUIRE(told != std::string::npos); // -1 would mean every process, to kill()
+  return std::atoi(said_.c_str() + said_.find("process ", told) + 8);
 }
 
 } // namespace millrace::test

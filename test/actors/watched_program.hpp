@@ -51,7 +51,7 @@ public:
   [[nodiscard]] const std::string& said() const { return said_; }
   /// The number of the last step that it told; 0: none yet.
   [[nodiscard]] int steps() const;
-  /// The process of this node, as the cluster told it last; -1: it didn't.
+  /// The process of this node, as the cluster told it last: it must have.
   [[nodiscard]] pid_t node(const std::string& name) const;
 
 private:
