@@ -159,21 +159,43 @@ TEST_CASE("a server that stays away is an error with its address, after the time
   log::set_screen({});
 }
 
+namespace {
+
+/// Takes requests, and never answers those for this path.
+class hanging_server {
+public:
+  explicit hanging_server(const char* path) {
+    server_.Post(path, [this](const httplib::Request&, httplib::Response&) {
+      while (!over_)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    });
+    server_.Post("/reload", [](const httplib::Request&, httplib::Response& out) {
+      out.set_content("{}", "application/json");
+    });
+    url_ = "http://127.0.0.1:" + std::to_string(server_.bind_to_any_port("127.0.0.1"));
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+  }
+  ~hanging_server() {
+    over_ = true;
+    server_.stop();
+    thread_.join();
+  }
+  [[nodiscard]] const std::string& url() const { return url_; }
+
+private:
+  std::atomic<bool> over_{false};
+  httplib::Server server_;
+  std::string url_;
+  std::thread thread_;
+};
+
+} // namespace
+
 TEST_CASE("a request that is ended while it is only being made holds nobody up") {
   const model_folder m(9);
-  std::atomic<bool> over{false};
-  httplib::Server stalls; // once it has the weights
-  stalls.Post("/reload", [](const httplib::Request&, httplib::Response& out) {
-    out.set_content("{}", "application/json");
-  });
-  stalls.Post("/v1/completions", [&](const httplib::Request&, httplib::Response&) {
-    while (!over)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  });
-  const auto url = "http://127.0.0.1:" + std::to_string(stalls.bind_to_any_port("127.0.0.1"));
-  std::thread thread([&] { stalls.listen_after_bind(); });
+  const hanging_server stalls("/v1/completions"); // once it has the weights
   const auto e = generation::make_openai_engine(
-    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 600},
+    generation::openai_endpoint::from({{"endpoint", stalls.url()}, {"timeout_s", 600},
                                        {"folder", (m.path() / "x").string()}}),
     {.max_batch = 2}, m.config, m.tokens);
   model::load_checkpoint(m.path(), e->staging());
@@ -189,9 +211,6 @@ TEST_CASE("a request that is ended while it is only being made holds nobody up")
   e->install({1}); // the request is made anew,
   CHECK(e->drain().size() == 1); // and ended at once
   CHECK(std::chrono::steady_clock::now() - began < test::patience); // not the endpoint's timeout
-  over = true;
-  stalls.stop();
-  thread.join();
 }
 
 TEST_CASE("a server that isn't up yet is waited for, which the log says") {
@@ -225,16 +244,9 @@ TEST_CASE("a server that isn't up yet is waited for, which the log says") {
 
 TEST_CASE("a server that takes connections and then hangs is an error, after the time that was given") {
   const model_folder m(9);
-  std::atomic<bool> over{false};
-  httplib::Server hangs;
-  hangs.Post("/reload", [&](const httplib::Request&, httplib::Response&) {
-    while (!over)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  });
-  const auto url = "http://127.0.0.1:" + std::to_string(hangs.bind_to_any_port("127.0.0.1"));
-  std::thread thread([&] { hangs.listen_after_bind(); });
+  const hanging_server hangs("/reload");
   const auto e = generation::make_openai_engine(
-    generation::openai_endpoint::from({{"endpoint", url}, {"timeout_s", 1},
+    generation::openai_endpoint::from({{"endpoint", hangs.url()}, {"timeout_s", 1},
                                        {"folder", (m.path() / "x").string()}}),
     {.max_batch = 2}, m.config, m.tokens);
   model::load_checkpoint(m.path(), e->staging());
@@ -247,12 +259,9 @@ TEST_CASE("a server that takes connections and then hangs is an error, after the
     why = error.what();
   }
   log::set_screen({});
-  over = true;
-  hangs.stop();
-  thread.join();
   INFO(said << "\n" << why);
   for (const auto& text : {said, why}) {
-    REQUIRE(text.find(url + ": /reload: it took the request, but said nothing for 1 s")
+    REQUIRE(text.find(hangs.url() + ": /reload: it took the request, but said nothing for 1 s")
             != std::string::npos);
     REQUIRE(text.find("(generator.backend.params.timeout_s)") != std::string::npos);
   }

@@ -5,6 +5,7 @@
 #include "actors/shell.hpp"
 #include "actors/stream_config.hpp"
 #include "runtime/log.hpp"
+#include "test/finished_rollout.hpp"
 #include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
@@ -130,14 +131,8 @@ TEST_CASE("controller: says why nothing can be judged, ever more seldom, and onc
     self->receive(
       [&](assign_tasks& tasks) {
         rollouts_finished done;
-        for (auto& t : tasks.tasks) {
-          auto r = std::move(t.so_far);
-          r.tokens.push_back(2);
-          r.behaviour_logp.push_back(-1);
-          r.versions.push_back(0);
-          r.finish = finish_reason::stop;
-          done.rollouts.push_back(std::move(r));
-        }
+        for (auto& t : tasks.tasks)
+          done.rollouts.push_back(test::finished(std::move(t)));
         self->send(controller, std::move(done));
       },
       [](const cancel_rollouts&) {}, caf::after(std::chrono::milliseconds(20)) >> [] {});

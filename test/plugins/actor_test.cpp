@@ -7,6 +7,7 @@
 #include "actors/stream_config.hpp"
 #include "runtime/error.hpp"
 #include "runtime/metrics/exposition.hpp"
+#include "test/finished_rollout.hpp"
 #include "test/patience.hpp"
 
 #include <catch2/catch.hpp>
@@ -54,11 +55,7 @@ caf::behavior quick_generator(caf::event_based_actor* self, caf::actor controlle
     [=](assign_tasks& tasks) {
       rollouts_finished done;
       for (auto& t : tasks.tasks) {
-        auto r = std::move(t.so_far);
-        r.tokens.push_back(2);
-        r.behaviour_logp.push_back(-1);
-        r.versions.push_back(0);
-        r.finish = finish_reason::stop;
+        auto r = test::finished(std::move(t));
         r.text = r.prompt_id % 3 == 0 ? "same" : "answer " + std::string(r.id.sample, 'x');
         done.rollouts.push_back(std::move(r));
       }
